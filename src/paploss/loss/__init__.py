@@ -1,0 +1,1 @@
+"""The loss itself; needs torch and numpy only."""

@@ -1,0 +1,156 @@
+"""The pass over the scores of `ranking_sums`, compiled by numba: one loop, no temporaries.
+
+Used on CPU whenever numba is installed (``pip install "paploss[fast]"``); the results are those of
+the plain PyTorch version. The first call of all compiles for some seconds; numba keeps the result on
+disk.
+"""
+# Numba works on types that mypy does not see.
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from paploss.loss.ranking_sums import grid_size
+
+_SCORES_PER_THREAD = 1 << 14  # fewer are not worth a thread
+_CONVERTED_AT_A_TIME = 1 << 24  # bound on the copy made of half-precision or strided scores
+
+
+@numba.njit(nogil=True, cache=True)
+def _fill_grid(knots, start, cells_per_unit, first):  # pragma: no cover - compiled
+    """first[cell]: knots before the cell, n; or -1 - n where the cell holds more than one knot."""
+    knot = 0
+    for cell in range(len(first)):
+        before = knot
+        while knot < len(knots) and not (knots[knot] - start) * cells_per_unit >= cell + 1:
+            knot += 1
+        first[cell] = before if knot <= before + 1 else -1 - before
+
+
+@numba.njit(nogil=True, cache=True)
+def _locate_rows(
+    scores, ignored, start, cells_per_unit, first, knots, left, intervals, sums
+):  # pragma: no cover - compiled
+    cells = len(first)
+    last = len(knots) - 1  # knots end with an infinite one
+    count_below = 0.0
+    distance_below = 0.0
+    for row in range(scores.shape[0]):
+        if len(ignored) > 0 and ignored[row]:
+            intervals[row, :] = last + 1
+            continue
+        for column in range(scores.shape[1]):
+            score = scores[row, column]
+            # The same operations as for the knots, so cells never contradict their order.
+            cell = (score - start) * cells_per_unit
+            if not cell >= 0:  # below every knot, or NaN
+                intervals[row, column] = 0
+                count_below += 1
+                distance_below += score - left[0]
+                continue
+            interval = np.int64(first[int(cell)]) if cell < cells else np.int64(last)
+            if interval >= 0:  # at most one knot in the cell: no branch to mispredict
+                interval = min(interval + (score >= knots[interval]), last)
+            else:
+                interval = -1 - interval
+                while interval < last and score >= knots[interval]:
+                    interval += 1
+            intervals[row, column] = interval
+            sums[interval, 0] += 1
+            sums[interval, 1] += score - left[interval]
+    sums[0, 0] += count_below
+    sums[0, 1] += distance_below
+
+
+@numba.njit(nogil=True, cache=True, parallel=True)
+def _locate_in_parallel(
+    scores, ignored, start, cells_per_unit, first, knots, left, intervals, sums
+):  # pragma: no cover - compiled
+    """Rows in as many shares as there are tables of sums; each share fills its own."""
+    shares = len(sums)
+    rows = scores.shape[0]
+    for share in numba.prange(shares):
+        begin = rows * share // shares
+        end = rows * (share + 1) // shares
+        _locate_rows(
+            scores[begin:end],
+            ignored[begin:end],
+            start,
+            cells_per_unit,
+            first,
+            knots,
+            left,
+            intervals[begin:end],
+            sums[share],
+        )
+
+
+def locate(
+    scores: Tensor, ignored_rows: Tensor | None, knots: Tensor, left: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Interval of every score; count and summed distance per interval (see `RankingSums.locate`)."""
+    rows, classes = scores.shape
+    shares = max(1, min(torch.get_num_threads(), scores.numel() // _SCORES_PER_THREAD, rows))
+    kernel = _locate_rows if shares == 1 else _locate_in_parallel
+    # Most of the time goes into memory traffic: the short type where it suffices.
+    dtype = torch.int16 if len(left) <= torch.iinfo(torch.int16).max else torch.int32
+    intervals = torch.empty(rows, classes, dtype=dtype)
+    sums = torch.zeros(shares, len(left), 2, dtype=torch.float64)
+    if ignored_rows is None:
+        ignored_rows = torch.empty(0, dtype=torch.bool)
+
+    ends = knots.numpy()
+    number = ends.dtype.type  # mixing precisions would change the cells
+    first = np.empty(grid_size(scores.numel()), dtype=np.int32)
+    with np.errstate(all="ignore"):  # NaN and infinite knots end in a NaN loss, not in a warning
+        # Cells 0 and G-1 lie outside all knots, so that scores beyond them need no comparison.
+        extent = max(ends[-1] - ends[0], np.finfo(ends.dtype).tiny)
+        cells_per_unit = number(len(first) - 4) / number(extent)
+        start = ends[0] - number(1.5) / cells_per_unit
+    _fill_grid(ends, start, cells_per_unit, first)
+    tables = (start, cells_per_unit, first, np.append(ends, number(np.inf)), left.numpy())
+
+    ready = scores.dtype == knots.dtype and scores.is_contiguous()
+    step = max(1, rows if ready else _CONVERTED_AT_A_TIME // max(classes, 1))
+    for begin in range(0, rows, step):
+        part = slice(begin, begin + step)
+        block = scores[part].detach().to(knots.dtype).contiguous()
+        kernel(
+            block.numpy(),
+            ignored_rows[part].numpy(),
+            *tables,
+            intervals[part].numpy(),
+            (sums[0] if shares == 1 else sums).numpy(),
+        )
+    counts, distances = sums.sum(0).unbind(1)
+    return intervals, counts, distances
+
+
+@numba.njit(nogil=True, cache=True)
+def _look_up_part(table, intervals, out):  # pragma: no cover - compiled
+    for index in range(len(intervals)):
+        out[index] = table[intervals[index]]
+
+
+@numba.njit(nogil=True, cache=True, parallel=True)
+def _look_up_in_parallel(table, intervals, out, shares):  # pragma: no cover - compiled
+    for share in numba.prange(shares):
+        begin = len(out) * share // shares
+        end = len(out) * (share + 1) // shares
+        _look_up_part(table, intervals[begin:end], out[begin:end])
+
+
+def look_up(table: Tensor, intervals: Tensor) -> Tensor:
+    """Entry of a float table for every interval (see `ranking_sums.look_up`)."""
+    out = torch.empty(intervals.shape, dtype=table.dtype)
+    shares = max(1, min(torch.get_num_threads(), out.numel() // _SCORES_PER_THREAD))
+    arrays = table.numpy(), intervals.numpy().reshape(-1), out.numpy().reshape(-1)
+    if shares == 1:
+        _look_up_part(*arrays)
+    else:
+        _look_up_in_parallel(*arrays, shares)
+    return out
