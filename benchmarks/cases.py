@@ -9,7 +9,7 @@ from torch import Tensor
 from torchvision.ops import sigmoid_focal_loss
 
 from paploss import load_preset, parameterized_ap_loss
-from paploss.loss.reference import parameterized_ap_loss_reference
+from paploss.loss.parameters import Points
 
 CLASSES = 80
 PARAMETERS = load_preset("retinanet-r50-fpn-coco")
@@ -38,7 +38,29 @@ def paploss_step(logits: Tensor, labels: Tensor, quality: Tensor) -> None:
 
 
 def dense_step(logits: Tensor, labels: Tensor, quality: Tensor) -> None:
-    parameterized_ap_loss_reference(logits, labels, quality, PARAMETERS).backward()
+    """Equation (6) with P x N matrices in float32, as in the authors' released code."""
+    f1, f2, f3, f4, f5 = (_dense_function(points) for points in PARAMETERS.functions)
+    rows = (labels >= 0).nonzero().squeeze(1)
+    scores, box = logits[rows, labels[rows]], quality[rows]
+    weights = torch.ones_like(logits)
+    weights[rows, labels[rows]] = 1 - f3(box)
+    x = (logits.flatten() - scores[:, None]).clamp(-1, 1) / 2 + 0.5  # (P, N)
+    with torch.no_grad():
+        denominator = 1 + f4(x).sum(1) - f4(torch.tensor(0.5))
+        own = f2(torch.tensor(0.5)) * (1 - f3(box))
+    numerator = (f2(x) * weights.flatten()).sum(1) - own
+    (1 - (f1(box) - numerator / denominator * f5(box)).mean()).backward()
+
+
+def _dense_function(points: Points) -> Callable[[Tensor], Tensor]:
+    x, y = torch.tensor(points).T.contiguous()
+    slopes = y.diff() / x.diff()
+
+    def function(value: Tensor) -> Tensor:
+        segment = torch.bucketize(value.detach(), x[1:-1].contiguous(), right=True)
+        return y[segment] + slopes[segment] * (value - x[segment])
+
+    return function
 
 
 def focal_step(logits: Tensor, labels: Tensor, quality: Tensor) -> None:

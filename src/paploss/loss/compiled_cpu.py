@@ -5,7 +5,7 @@ the plain PyTorch version. The first call of all compiles for some seconds; numb
 disk.
 """
 # Numba works on types that mypy does not see.
-# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call, arg-type"
 
 from __future__ import annotations
 

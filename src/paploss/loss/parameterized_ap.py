@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from paploss.loss.localization import LOCALIZATION_QUALITIES
 from paploss.loss.parameters import LossParameters
 from paploss.loss.piecewise_linear import PiecewiseLinear
 from paploss.loss.ranking_sums import FunctionTables, RankingSums, look_up
+
+_P = ParamSpec("_P")
 
 BACKGROUND = -1
 IGNORED = -2
@@ -35,10 +38,16 @@ class _Positives(NamedTuple):
     ignored_rows: Tensor | None  # (N,) bool, or None when nothing is ignored
 
 
+def _not_traced(function: Callable[_P, Tensor]) -> Callable[_P, Tensor]:
+    """A graph break for `torch.compile`: sizes in here depend on the data."""
+    untraced: Callable[_P, Tensor] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+    return untraced
+
+
 @lru_cache(maxsize=64)
 def _functions_on(parameters: LossParameters, device: torch.device) -> _Functions:
-    functions = [PiecewiseLinear(points, device) for points in parameters.functions]
-    return _Functions(*functions, of_scores=FunctionTables([functions[1], functions[3]]))
+    f1, f2, f3, f4, f5 = (PiecewiseLinear(points, device) for points in parameters.functions)
+    return _Functions(f1, f2, f3, f4, f5, FunctionTables([f2, f4]))
 
 
 class _ParameterizedAP(torch.autograd.Function):
@@ -83,7 +92,9 @@ class _ParameterizedAP(torch.autograd.Function):
                 by_denominator = torch.zeros_like(by_denominator)
             by_sums = torch.stack([by_numerator, by_denominator], dim=1)  # (P, 2)
             table = sums.transposed_slopes(by_sums)  # (2, K+2): effect of a score in each interval
-            as_compared = weight * table[0].take(places) + table[1].take(places)  # s_i in the role of s_j
+            as_compared = weight * table[0].take(places) + table[1].take(
+                places
+            )  # s_i in the role of s_j
             as_reference = (by_sums * slopes).sum(1)
             # The term j = i is in both and cancels; without any other, what is left is rounding.
             alone = sums.alone(everything, places)
@@ -104,7 +115,7 @@ class _ParameterizedAP(torch.autograd.Function):
         return loss.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         intervals, by_interval, by_score, by_quality, rows, classes = ctx.saved_tensors
         logits_dtype, quality_dtype = ctx.dtypes
@@ -113,7 +124,6 @@ class _ParameterizedAP(torch.autograd.Function):
         return grad_logits, (by_quality * grad).to(quality_dtype), None, None, None
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _loss(
     logits: Tensor,
     quality: Tensor,
@@ -129,6 +139,7 @@ def _loss(
     return loss
 
 
+@_not_traced
 def parameterized_ap_loss(
     logits: Tensor,
     labels: Tensor,
@@ -222,6 +233,7 @@ class ParameterizedAPLoss(torch.nn.Module):
         self.block_denominator_gradient = block_denominator_gradient
         self.check = check
 
+    @_not_traced
     def forward(
         self, logits: Tensor, labels: Tensor, predicted_boxes: Tensor, target_boxes: Tensor
     ) -> Tensor:

@@ -152,7 +152,7 @@ class LossParameters:
         ``linear``, ``square`` and ``sqrt`` are x, x^2 and x^(1/2) of the normalised input;
         ``sigmoid`` is 1 / (1 + exp(-(2x - 1))), the logistic function of the input before
         normalisation. They are tables of 32 segments that differ from the exact function by at most
-        2.5e-4 (sigmoid: 5e-5).
+        2.5e-4 (sqrt: 5e-4).
         """
         k = np.arange(33) / 32
         tables = {
@@ -291,9 +291,7 @@ def save_heads(
     content["heads"] = {
         head: {
             "gradient_scale": parameters.gradient_scale,
-            "functions": dict(
-                zip(FUNCTION_NAMES, map(list, parameters.functions), strict=True)
-            ),
+            "functions": dict(zip(FUNCTION_NAMES, map(list, parameters.functions), strict=True)),
         }
         for head, parameters in heads.items()
     }
@@ -316,7 +314,7 @@ def parse_heads(text: str, *, where: str) -> dict[str, LossParameters]:
     except json.JSONDecodeError as error:
         raise ValueError(f"{where}: not a json file: {error}") from None
     if not isinstance(content, dict) or content.get("format") != FILE_FORMAT:
-        raise ValueError(f"{where}: not a loss file: expected \"format\": {FILE_FORMAT!r}")
+        raise ValueError(f'{where}: not a loss file: expected "format": {FILE_FORMAT!r}')
     if content.get("version") != FILE_VERSION:
         raise ValueError(
             f"{where}: version: expected {FILE_VERSION}, found {content.get('version')!r}"
@@ -428,5 +426,7 @@ def _fractions_from_points(points: Points) -> npt.NDArray[np.float64]:
     table = np.array(points)
     remaining = 1 - table[:-2]  # an exhausted remainder (y already 1) leaves any fraction: take 1
     steps = np.diff(table[:-1], axis=0)
-    fractions = np.divide(steps, remaining, out=np.ones_like(steps), where=remaining > 0)
-    return np.clip(fractions, 0, 1).reshape(-1)
+    fractions: npt.NDArray[np.float64] = np.divide(
+        steps, remaining, out=np.ones_like(steps), where=remaining > 0
+    )
+    return np.asarray(fractions.clip(0, 1)).reshape(-1)

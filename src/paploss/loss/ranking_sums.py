@@ -79,7 +79,9 @@ class FunctionTables:
         self.closing = len(functions[0].x) - 1
         self.opening[self.closing] = -1
         sizes = torch.tensor([len(f.x) for f in functions], device=functions[0].x.device)
-        self.owner = torch.arange(len(functions), device=sizes.device).repeat_interleave(sizes)  # (T,)
+        self.owner = torch.arange(len(functions), device=sizes.device).repeat_interleave(
+            sizes
+        )  # (T,)
         self.bottom = torch.stack([f.y[0] for f in functions])  # (F,)
         self.offsets = torch.cat([2 * f.x - 1 for f in functions])  # (T,) of the knots from r
 
@@ -125,7 +127,9 @@ class RankingSums:
 
     # ---------------------------------------------------------------- the pass over the scores
 
-    def locate(self, scores: Tensor, ignored_rows: Tensor | None = None) -> tuple[Tensor, Histogram]:
+    def locate(
+        self, scores: Tensor, ignored_rows: Tensor | None = None
+    ) -> tuple[Tensor, Histogram]:
         """Interval of every score, and the histogram of them all.
 
         Args:
@@ -163,15 +167,17 @@ class RankingSums:
         moments = torch.stack([h.distances for h in histograms])
         moments += counts * (self._coordinate + self._rounding)
         moments = torch.where(self._windows > 0, moments, 0.0)
-        # Summed from the top: rounding errors then grow with the rank, as the results do.
-        above = torch.stack([counts, moments]).flip(2).cumsum(2).flip(2)  # (2, F, K+1)
-        own = (self._right + f.owner * above.shape[2]).flatten()  # each knot reads its own function's
+        whole, unit = _whole_numbers(torch.stack([counts, moments]))
+        above = whole.flip(2).cumsum(2).flip(2)  # (2, F, K+1)
+        own = (
+            self._right + f.owner * above.shape[2]
+        ).flatten()  # each knot reads its own function's
         above_knots = above.flatten(1).index_select(1, own).view(2, *self._right.shape)  # (2, P, T)
-        counts, moments = above_knots[:, :, :-1] - above_knots[:, :, 1:]  # (P, T-1) within segments
+        counts, moments = (above_knots[:, :, :-1] - above_knots[:, :, 1:]) * unit  # within segments
         distances = moments - counts * self._coordinate.take(self._right[:, :-1])
         slopes = f.slope[:-1]
-        values = torch.addmm(above[0, :, 0] * f.bottom, counts, f.level[:-1])
-        values.addmm_(distances, slopes).addmm_(above_knots[0], f.edge)
+        values = torch.addmm(above[0, :, 0] * unit[0] * f.bottom, counts, f.level[:-1])
+        values.addmm_(distances, slopes).addmm_(above_knots[0] * unit[0], f.edge)
         return values, counts @ slopes
 
     def alone(self, everything: Histogram, intervals: Tensor) -> Tensor:
@@ -191,10 +197,10 @@ class RankingSums:
         The last entry, for ignored scores, is 0.
         """
         slopes = coefficients.T[:, :, None] * self._functions.slope.T[:, None, :]  # (F, P, T)
-        # As integers the running sum is exact: every window closes with exactly the slope it opened.
-        unit = slopes.abs().amax(2).sum().clamp(min=1e-200) / 2**60
-        bends = _pad((slopes / unit).round().long(), 1, 0).diff(dim=2)
-        return _pad(bends.flatten(1).index_select(1, self._order).cumsum(1) * unit, 1, 1)
+        whole, unit = _whole_numbers(slopes)
+        # Each window closes with exactly the slope it opened: outside, the sum is exactly 0.
+        bends = _pad(whole, 1, 0).diff(dim=2)
+        return _pad(bends.flatten(1).index_select(1, self._order).cumsum(1) * unit[:, 0], 1, 1)
 
     def transposed_values(self, coefficients: Tensor, slopes: Tensor) -> Tensor:
         """``sum_i c_i f(s - r_i)`` at the left end of every interval; (P, F) -> (F, K+2).
@@ -205,7 +211,9 @@ class RankingSums:
         rise = _pad((slopes[:, 1:-2] * self._widths).cumsum(1), 2, 0)
         return _pad(rise + bottom[:, None], 0, 1)
 
-    def at_scores(self, values: Tensor, slopes: Tensor, scores: Tensor, intervals: Tensor) -> Tensor:
+    def at_scores(
+        self, values: Tensor, slopes: Tensor, scores: Tensor, intervals: Tensor
+    ) -> Tensor:
         """One function's transposed tables, (K+2,) each, evaluated at scores in known intervals."""
         distances = scores.double() - self._left.take(intervals) + self._rounding.take(intervals)
         return values.take(intervals) + slopes.take(intervals) * distances
@@ -215,7 +223,8 @@ def look_up(table: Tensor, intervals: Tensor) -> Tensor:
     """Entry of a table, (K+2,), for every interval found by `RankingSums.locate`."""
     compiled = _compiled_kernels(table)
     if compiled is not None and table.dtype in (torch.float32, torch.float64):
-        return compiled.look_up(table, intervals)
+        found: Tensor = compiled.look_up(table, intervals)
+        return found
     return table.index_select(0, intervals.int().flatten()).view(intervals.shape)
 
 
@@ -273,6 +282,16 @@ def _locate_in_chunks(
         distances += torch.bincount(found, x - left.index_select(0, found), minlength=len(left))
         intervals[part] = found.view(-1, classes)
     return intervals, counts, distances
+
+
+def _whole_numbers(x: Tensor) -> tuple[Tensor, Tensor]:
+    """``x[k]`` as int64 multiples of ``unit[k]``, small enough that any sum of them fits.
+
+    Running sums of these are exact, so the difference of two is as good as a sum of its own: float64
+    would lose what two large sums have in common.
+    """
+    unit = x.abs().flatten(1).sum(1).clamp(min=1e-200).view(-1, 1, 1) / 2**61
+    return (x / unit).round().long(), unit
 
 
 def _pad(x: Tensor, before: int, after: int) -> Tensor:

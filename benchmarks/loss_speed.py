@@ -1,0 +1,141 @@
+"""Time of one loss, forward + backward, against focal loss, the dense formula and an AP loss loop.
+
+All losses get the same tensors in the same process, one after the other in every repeat; the fastest
+repeat counts. Writes results/loss_speed.{json,md} and docs/figures/loss_speed.png.
+
+    python benchmarks/loss_speed.py [--quick]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+import torch
+from cases import STEPS, make_case
+from torch import Tensor
+
+ROOT = Path(__file__).parent.parent
+SIZES = ((100_000, 100), (1_000_000, 300), (8_000_000, 500), (32_000_000, 1000))
+LINEAR_SIZES = (1_000_000, 2_000_000, 4_000_000, 8_000_000, 16_000_000, 32_000_000)
+REPEATS = {100_000: 60, 1_000_000: 20, 8_000_000: 9, 32_000_000: 5}
+# What would take minutes or tens of gigabytes is left out.
+LARGEST = {"dense": 100_000, "ap loop": 1_000_000}
+COLUMNS = ("paploss", "plain", "focal", "dense", "ap loop")
+
+
+def seconds(name: str, case: tuple[Tensor, Tensor, Tensor]) -> float:
+    """One forward + backward; "plain" is paploss without its compiled kernel."""
+    os.environ["PAPLOSS_COMPILED"] = "0" if name == "plain" else "1"
+    logits, labels, quality = case
+    logits = logits.detach().requires_grad_()
+    step = STEPS["paploss" if name == "plain" else name]
+    start = time.perf_counter()
+    step(logits, labels, quality)
+    return time.perf_counter() - start
+
+
+def measure(scores: int, positives: int, phase: str, columns: tuple[str, ...]) -> dict[str, float]:
+    case = make_case(scores, positives, phase)
+    columns = tuple(name for name in columns if scores <= LARGEST.get(name, scores))
+    times: dict[str, list[float]] = {name: [] for name in columns}
+    repeats = REPEATS.get(scores, 7)
+    for repeat in range(repeats + 1):
+        for name in columns:
+            if name in LARGEST and repeat > 2:
+                continue
+            elapsed = seconds(name, case)
+            if repeat > 0:  # the first one warms up
+                times[name].append(1000 * elapsed)
+    return {name: min(values) for name, values in times.items()}
+
+
+def main() -> None:
+    quick = "--quick" in sys.argv
+    machine = f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+    rows = []
+    for scores, positives in SIZES[:2] if quick else SIZES:
+        for phase in ("early", "late"):
+            row = {"scores": scores, "positives": positives, "phase": phase}
+            rows.append(row | measure(scores, positives, phase, COLUMNS))
+            print(line(rows[-1]), flush=True)
+    if quick:
+        return
+    growth = []
+    for scores in LINEAR_SIZES:
+        times = measure(scores, 500, "early", ("paploss", "focal"))
+        growth.append({"scores": scores, "positives": 500, "phase": "early"} | times)
+        print(line(growth[-1]), flush=True)
+    result = {
+        "command": "python benchmarks/loss_speed.py",
+        "machine": machine,
+        "torch": torch.__version__,
+        "unit": "ms, forward + backward, fastest of several repeats",
+        "rows": rows,
+        "growth": growth,
+    }
+    (ROOT / "results/loss_speed.json").write_text(json.dumps(result, indent=1) + "\n")
+    (ROOT / "results/loss_speed.md").write_text(markdown(result))
+    plot(rows, growth)
+
+
+def line(row: dict[str, object]) -> str:
+    times = "  ".join(f"{name} {row[name]:.2f}" for name in COLUMNS if name in row)
+    ratio = row["paploss"] / row["focal"]  # type: ignore[operator]
+    return f"{row['scores']:>9,} x {row['positives']:<5} {row['phase']}: {times} ms; {ratio:.2f}x focal"
+
+
+def markdown(result: dict[str, object]) -> str:
+    def cell(row: dict[str, float], name: str) -> str:
+        return f"{row[name]:,.1f}" if name in row else "-"
+
+    lines = [
+        "# Time of the loss",
+        "",
+        f"`{result['command']}` on {result['machine']}, torch {result['torch']}; {result['unit']}.",
+        "*early*: every negative is within the margin of the positives; *late*: one in a thousand.",
+        "*plain* is paploss without numba. *dense* and *AP loop* are left out where they need minutes"
+        " or tens of gigabytes.",
+        "",
+        "| scores x positives | phase | paploss | plain | focal | dense | AP loop | paploss / focal |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:  # type: ignore[attr-defined]
+        cells = " | ".join(cell(row, name) for name in COLUMNS)
+        lines.append(
+            f"| {row['scores']:,} x {row['positives']} | {row['phase']} | {cells} "
+            f"| {row['paploss'] / row['focal']:.2f} |"
+        )
+    lines += ["", "Time grows linearly in the number of scores (500 positives, early):", ""]
+    lines += ["| scores | paploss | focal | paploss, ns a score |", "|---|---|---|---|"]
+    for row in result["growth"]:  # type: ignore[attr-defined]
+        lines.append(
+            f"| {row['scores']:,} | {row['paploss']:.1f} | {row['focal']:.1f} "
+            f"| {1e6 * row['paploss'] / row['scores']:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def plot(rows: list[dict[str, float]], growth: list[dict[str, float]]) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    axes = figure.subplots()
+    early = [row for row in rows if row["phase"] == "early"]
+    labels = {"paploss": "paploss (exact)", "plain": "paploss without numba", "focal": "focal loss"}
+    labels |= {"dense": "dense formula", "ap loop": "AP loss, loop over positives"}
+    for name in COLUMNS:
+        points = [(row["scores"], row[name]) for row in early if name in row]
+        axes.loglog(*zip(*points, strict=True), "o-", label=labels[name])
+    axes.set(xlabel="scores in the mini-batch", ylabel="ms, forward + backward (2 CPU cores)")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(ROOT / "docs/figures/loss_speed.png", dpi=130)
+
+
+if __name__ == "__main__":
+    main()

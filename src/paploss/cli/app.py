@@ -1,0 +1,48 @@
+"""The command line as a whole: which commands there are, and how errors are shown."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import paploss
+from paploss.cli import demo, presets
+
+app = typer.Typer(
+    help="Train object detectors with a loss that is the AP formula itself.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command("presets")(presets.presets)
+app.command("demo")(demo.demo)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"paploss {paploss.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+def run() -> None:
+    """Run the command line; errors are one readable line and exit code 1."""
+    try:
+        app()
+    except (ImportError, OSError, ValueError) as error:
+        if "--debug" in sys.argv:
+            raise
+        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(1)
