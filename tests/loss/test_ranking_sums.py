@@ -31,57 +31,63 @@ def test_sums_and_their_transpose(seed: int, spread: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randn(40, 3, generator=generator, dtype=torch.float64) * spread
     references = torch.randn(7, generator=generator, dtype=torch.float64) * spread
-    coefficients = torch.randn(7, 2, generator=generator, dtype=torch.float64)
+    coefficients = torch.randn(2, 7, generator=generator, dtype=torch.float64)
     weights = torch.randn(120, generator=generator, dtype=torch.float64)
     functions = (BENT, SIGMOID)
-    sums = RankingSums(references, FunctionTables(functions))
-    intervals, counted = sums.locate(scores)
-    places, weighed = sums.weigh(scores.flatten(), weights)
+    ranking = RankingSums(references, FunctionTables(functions))
+    intervals, counted = ranking.locate(scores)
+    places, weighed = ranking.weigh(scores.flatten(), weights)
     assert torch.equal(intervals.flatten().long(), places)
 
-    values, slopes = sums.values_and_slopes([counted, weighed])
-    table_slopes = sums.transposed_slopes(coefficients)
-    table_values = sums.transposed_values(coefficients, table_slopes)
+    values, slopes, in_reach = ranking.sums([counted, weighed])
+    table_slopes = ranking.transposed_slopes(coefficients)
+    table_values = ranking.transposed_values(coefficients, table_slopes)
     for column, (f, w) in enumerate(zip(functions, (torch.ones(120), weights), strict=True)):
         value, slope = dense(scores.flatten(), references, f)
-        torch.testing.assert_close(values[:, column], value @ w.double())
-        torch.testing.assert_close(slopes[:, column], slope @ w.double())
+        torch.testing.assert_close(values[column], value @ w.double())
+        torch.testing.assert_close(slopes[column], slope @ w.double())
+        difference = scores.flatten() - references[:, None]
+        within = ((difference >= -1) & (difference < 1)).double()
+        torch.testing.assert_close(in_reach[column], within @ w.double())
         torch.testing.assert_close(
-            look_up(table_slopes[column], intervals).flatten(), coefficients[:, column] @ slope
+            look_up(table_slopes[column], intervals).flatten(), coefficients[column] @ slope
         )
         torch.testing.assert_close(
-            sums.at_scores(table_values[column], table_slopes[column], scores.flatten(), places),
-            coefficients[:, column] @ value,
+            ranking.at_scores(table_values[column], table_slopes[column], scores.flatten(), places),
+            coefficients[column] @ value,
         )
 
 
 def test_large_input_in_parts_equals_searching_every_score(kernel: str) -> None:
     """Enough scores for several chunks and threads, knots and scores of the same precision."""
     references = torch.randn(200)
-    sums = RankingSums(references, FunctionTables([BENT, LINEAR]))
+    ranking = RankingSums(references, FunctionTables([BENT, LINEAR]))
     scores = torch.randn(70_000, 8)
     scores[:200, 0] = references  # exact hits
     scores[200:400, 1] = references + 1
     ignored = torch.rand(len(scores)) < 0.1
     for given_scores in (scores, scores.double(), scores.half(), scores.T.contiguous().T):
-        intervals, histogram = sums.locate(given_scores, ignored)
-        expected = torch.bucketize(given_scores.double().contiguous(), sums.knots, right=True)
-        expected[ignored] = len(sums.knots) + 1
+        intervals, histogram = ranking.locate(given_scores, ignored)
+        expected = torch.bucketize(given_scores.double().contiguous(), ranking.knots, right=True)
+        expected[ignored] = len(ranking.knots) + 1
         assert torch.equal(intervals.long(), expected)
         kept = expected[~ignored].flatten()
-        assert torch.equal(histogram.counts, kept.bincount(minlength=len(sums.knots) + 1).double())
-        distances = torch.zeros_like(histogram.distances).index_add_(
-            0, kept, given_scores[~ignored].double().flatten() - sums._left[kept]
+        counts, summed = histogram
+        assert torch.equal(counts, kept.bincount(minlength=len(ranking.knots) + 1).double())
+        distances = torch.zeros_like(counts).index_add_(
+            0, kept, given_scores[~ignored].double().flatten() - ranking._left[kept]
         )
-        torch.testing.assert_close(histogram.distances, distances)
+        torch.testing.assert_close(summed, distances)
 
 
 def test_an_outlier_among_the_references_costs_no_exactness(kernel: str) -> None:
     references = torch.tensor([0.0, 0.1, 1e6])
-    sums = RankingSums(references, FunctionTables([BENT]))
+    ranking = RankingSums(references, FunctionTables([BENT]))
     scores = torch.linspace(-3, 3, 5000)[:, None]
-    intervals, _ = sums.locate(scores)
-    assert torch.equal(intervals.long(), torch.bucketize(scores.double(), sums.knots, right=True))
+    intervals, _ = ranking.locate(scores)
+    assert torch.equal(
+        intervals.long(), torch.bucketize(scores.double(), ranking.knots, right=True)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -91,8 +91,8 @@ def _locate_in_parallel(
 
 def locate(
     scores: Tensor, ignored_rows: Tensor | None, knots: Tensor, left: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Interval of every score; count and summed distance per interval (see `RankingSums.locate`)."""
+) -> tuple[Tensor, Tensor]:
+    """Interval of every score, and their histogram (see `RankingSums.locate`)."""
     rows, classes = scores.shape
     shares = max(1, min(torch.get_num_threads(), scores.numel() // _SCORES_PER_THREAD, rows))
     kernel = _locate_rows if shares == 1 else _locate_in_parallel
@@ -126,8 +126,7 @@ def locate(
             intervals[part].numpy(),
             (sums[0] if shares == 1 else sums).numpy(),
         )
-    counts, distances = sums.sum(0).unbind(1)
-    return intervals, counts, distances
+    return intervals, sums.sum(0).T
 
 
 @numba.njit(nogil=True, cache=True)

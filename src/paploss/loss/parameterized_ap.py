@@ -68,40 +68,42 @@ class _ParameterizedAP(torch.autograd.Function):
     ) -> Tensor:
         f1, f2, f3, f4, f5, of_scores = functions
         scores = logits[positives.rows, positives.classes]  # (P,) s_i
-        sums = RankingSums(scores, of_scores)
-        intervals, everything = sums.locate(logits, positives.ignored_rows)
+        ranking = RankingSums(scores, of_scores)
+        intervals, everything = ranking.locate(logits, positives.ignored_rows)
 
         value1, slope1 = f1.value_and_slope(quality)  # f1(l_i)
         value3, slope3 = f3.value_and_slope(quality)  # f3(l_j)
         value5, slope5 = f5.value_and_slope(quality)  # f5(l_i)
         weight = 1 - value3  # of a positive j in the numerator
         background = 1 - f3.at_zero  # of every other score
-        places, corrections = sums.weigh(scores, weight - background)
-        weighted = everything.scaled(background) + corrections
+        places, corrections = ranking.weigh(scores, weight - background)
 
-        values, slopes = sums.values_and_slopes([weighted, everything])  # (P, 2) each
-        numerator = values[:, 0] - weight * f2.at_half  # N_i, without j = i
-        denominator = 1 + values[:, 1] - f4.at_half  # D_i
+        values, slopes, in_reach = ranking.sums([everything * background + corrections, everything])
+        numerator = values[0] - weight * f2.at_half  # N_i, without j = i
+        denominator = 1 + values[1] - f4.at_half  # D_i
         rank_error = numerator / denominator  # N_i / D_i
-        loss = 1 - (value1 - rank_error * value5).mean() + everything.non_finite()
+        not_finite = everything.sum() * 0  # NaN if any score was NaN or infinite, else 0
+        loss = 1 - (value1 - rank_error * value5).mean() + not_finite
 
         if any(ctx.needs_input_grad[:2]):
             by_numerator = value5 / denominator / len(scores)  # d loss / d N_i
             by_denominator = -by_numerator * rank_error  # d loss / d D_i
             if block_denominator_gradient:
                 by_denominator = torch.zeros_like(by_denominator)
-            by_sums = torch.stack([by_numerator, by_denominator], dim=1)  # (P, 2)
-            table = sums.transposed_slopes(by_sums)  # (2, K+2): effect of a score in each interval
+            by_sums = torch.stack([by_numerator, by_denominator])  # (2, P)
+            table = ranking.transposed_slopes(
+                by_sums
+            )  # (2, K+2): effect of a score in each interval
             as_compared = weight * table[0].take(places) + table[1].take(
                 places
-            )  # s_i in the role of s_j
-            as_reference = (by_sums * slopes).sum(1)
+            )  # s_i in place of s_j
+            as_reference = (by_sums * slopes).sum(0)
             # The term j = i is in both and cancels; without any other, what is left is rounding.
-            alone = sums.alone(everything, places)
-            by_score = torch.where(alone, 0.0, as_compared - as_reference)
+            lone = ranking.lone(in_reach[1], places)
+            by_score = torch.where(lone, 0.0, as_compared - as_reference)
             # A better box of j lowers N_i of every other positive i.
-            seen = sums.transposed_values(by_sums, table)
-            pressure = sums.at_scores(seen[0], table[0], scores, places) - by_numerator * f2.at_half
+            seen = ranking.transposed_values(by_sums[:1], table[:1])[0]
+            pressure = ranking.at_scores(seen, table[0], scores, places) - by_numerator * f2.at_half
             by_quality = (rank_error * slope5 - slope1) / len(scores) - pressure * slope3
             ctx.save_for_backward(
                 intervals,

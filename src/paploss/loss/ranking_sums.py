@@ -6,7 +6,7 @@ function of s_j the term is linear between knots ``r_i + (2 x_m - 1)``. So it is
 each interval between neighbouring knots, HOW MANY scores lie in it and the SUM of their distances
 from its left end: no P x N matrix, no sort of the scores, no truncation.
 
-    knots      all P (M+1) knots, sorted: K of them make K+1 intervals, numbered 0..K
+    knots      all P x T knots, sorted: K of them make K+1 intervals, numbered 0..K
     locate     one pass over the scores: interval, count and sum. A uniform grid answers for most
                scores; only scores that share a grid cell with a knot are compared exactly
     sums       per reference: differences of running sums between its own knots
@@ -35,71 +35,51 @@ _CHUNK_ON_CPU = 1 << 17
 _CHUNK_ELSEWHERE = 1 << 26
 
 
-class Histogram(NamedTuple):
-    """Per interval: weight of the scores in it, and weighted sum of their distances from its left end."""
-
-    counts: Tensor  # (K+1,) float64
-    distances: Tensor  # (K+1,) float64
-
-    def __add__(self, other: Histogram) -> Histogram:  # type: ignore[override]
-        return Histogram(self.counts + other.counts, self.distances + other.distances)
-
-    def scaled(self, factor: float) -> Histogram:
-        return Histogram(self.counts * factor, self.distances * factor)
-
-    def non_finite(self) -> Tensor:
-        """0, or NaN when any score was NaN or infinite: add it to a result that must not hide that."""
-        return (self.distances.sum() + self.counts.sum()) * 0
-
-
 class FunctionTables:
-    """Several functions of score differences side by side: T control points in all, F functions.
+    """F functions of score differences, tabulated at the T control points of all of them together.
 
     Depends on the functions alone, so one is made per set of functions and used in every step.
     """
 
     def __init__(self, functions: Sequence[PiecewiseLinear]) -> None:
-        total = sum(len(f.x) for f in functions)
-        table = functions[0].x.new_zeros(3, total, len(functions))
-        # (T, F): at a control point starts a segment with its level and slope; beyond the first and
-        # the last one the function is constant.
-        self.level, self.slope, self.edge = table
-        start = 0
-        for column, f in enumerate(functions):
-            end = start + len(f.x) - 1
-            per_score = f.slopes / 2  # x = d/2 + 1/2
-            self.level[start:end, column] = f.y[:-1]
-            self.slope[start:end, column] = per_score
-            self.edge[start, column] = -f.y[0]
-            self.edge[end, column] = f.y[-1]
-            start = end + 1
-        # (T,) where the window [r - 1, r + 1) of a reference, the same for all functions, opens and closes
-        self.opening = functions[0].x.new_zeros(total)
-        self.opening[0] = 1
-        self.closing = len(functions[0].x) - 1
-        self.opening[self.closing] = -1
-        sizes = torch.tensor([len(f.x) for f in functions], device=functions[0].x.device)
-        self.owner = torch.arange(len(functions), device=sizes.device).repeat_interleave(
-            sizes
-        )  # (T,)
-        self.bottom = torch.stack([f.y[0] for f in functions])  # (F,)
-        self.offsets = torch.cat([2 * f.x - 1 for f in functions])  # (T,) of the knots from r
+        x = torch.unique(torch.cat([f.x for f in functions]))  # (T,)
+        self.offsets = 2 * x - 1  # of the knots from their reference
+        tables = [f.value_and_slope(x) for f in functions]
+        # (F, T): the segment right of a control point starts at this level with this slope per score.
+        # Right of the last one, at x = 1, all functions are constant.
+        self.level = torch.stack([value for value, _ in tables])
+        self.level[:, -1] = torch.stack([f.y[-1] for f in functions])
+        self.slope = torch.stack([slope / 2 for _, slope in tables])
+        self.slope[:, -1] = 0
+        self.bottom = torch.stack([f.y[:1] for f in functions])  # (F, 1) left of x = 0
+        self.opening = torch.zeros_like(x)  # (T,) where the window [r - 1, r + 1) opens and closes
+        self.opening[0], self.opening[-1] = 1, -1
+
+
+class Sums(NamedTuple):
+    """Sums over all scores for every function and reference, (F, P) each."""
+
+    values: Tensor  # sum_j w_j f(s_j - r_i)
+    slopes: Tensor  # sum_j w_j f'(s_j - r_i)
+    in_reach: Tensor  # sum of w_j over the scores within the margin, r_i - 1 <= s_j < r_i + 1
 
 
 class RankingSums:
     """Sums of piecewise-linear functions of score differences, for one set of references.
 
+    A histogram is a (2, K+1) float64 tensor: per interval, the weight of the scores in it, and the
+    weighted sum of their distances from its left end. Histograms may be scaled and added.
+
     Args:
         references: (P,) scores r_i to which all others are compared.
-        functions: tables of the F functions f to be summed; their results are columns.
+        functions: tables of the F functions f to be summed.
 
     Example:
         >>> f = PiecewiseLinear([(0.0, 0.0), (1.0, 1.0)])
-        >>> sums = RankingSums(torch.tensor([0.0, 1.0]), FunctionTables([f]))
-        >>> _, histogram = sums.locate(torch.tensor([[-0.5, 0.5, 9.0]]))
-        >>> values, slopes = sums.values_and_slopes([histogram])
-        >>> values[:, 0]  # .25 + .75 + 1 and 0 + .25 + 1
-        tensor([2.0000, 1.2500], dtype=torch.float64)
+        >>> ranking = RankingSums(torch.tensor([0.0, 1.0]), FunctionTables([f]))
+        >>> _, histogram = ranking.locate(torch.tensor([[-0.5, 0.5, 9.0]]))
+        >>> ranking.sums([histogram]).values  # .25 + .75 + 1 and 0 + .25 + 1
+        tensor([[2.0000, 1.2500]], dtype=torch.float64)
     """
 
     def __init__(self, references: Tensor, functions: FunctionTables) -> None:
@@ -127,9 +107,7 @@ class RankingSums:
 
     # ---------------------------------------------------------------- the pass over the scores
 
-    def locate(
-        self, scores: Tensor, ignored_rows: Tensor | None = None
-    ) -> tuple[Tensor, Histogram]:
+    def locate(self, scores: Tensor, ignored_rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Interval of every score, and the histogram of them all.
 
         Args:
@@ -137,79 +115,75 @@ class RankingSums:
             ignored_rows: (N,) bool; scores of these rows count nowhere (interval K+1).
 
         Returns:
-            intervals (N, C), whole numbers for `look_up`, and the histogram.
+            intervals (N, C), whole numbers for `look_up`, and the histogram. NaN and infinite scores
+            show in it as a NaN or infinite sum.
         """
         dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
         knots = _round_up(self.knots, dtype)
         left = torch.cat([self._left, self._left[:1]])  # one more for ignored scores
         compiled = _compiled_kernels(scores)
         locate = _locate_in_chunks if compiled is None else compiled.locate
-        intervals, counts, distances = locate(scores, ignored_rows, knots, left)
-        return intervals, Histogram(counts[:-1], distances[:-1])
+        intervals, histogram = locate(scores, ignored_rows, knots, left)
+        return intervals, histogram[:, :-1]
 
-    def weigh(self, scores: Tensor, weights: Tensor) -> tuple[Tensor, Histogram]:
+    def weigh(self, scores: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Intervals and histogram of a few weighted scores, (Q,) each, by plain comparison."""
         scores = scores.double()
         intervals = torch.bucketize(scores, self.knots, right=True)
         weighted = torch.stack([weights, weights * (scores - self._left.take(intervals))])
-        table = weighted.new_zeros(2, len(self._left)).index_add_(1, intervals, weighted)
-        return intervals, Histogram(*table)
+        histogram = weighted.new_zeros(2, len(self._left)).index_add_(1, intervals, weighted)
+        return intervals, histogram
 
     # ---------------------------------------------------------------- sums for each reference
 
-    def values_and_slopes(self, histograms: Sequence[Histogram]) -> tuple[Tensor, Tensor]:
-        """``sum_j w_j f(s_j - r_i)`` and ``sum_j w_j f'(s_j - r_i)``, each (P, F).
-
-        Every function has its own weights w, hence a histogram of its own.
-        """
+    def sums(self, histograms: list[Tensor]) -> Sums:
+        """Sums for every function over scores with weights of its own, hence one histogram each."""
         f = self._functions
-        counts = torch.stack([h.counts for h in histograms])  # (F, K+1)
-        moments = torch.stack([h.distances for h in histograms])
-        moments += counts * (self._coordinate + self._rounding)
+        counts, distances = torch.stack(histograms, dim=1)  # (F, K+1) each
+        moments = distances + counts * (self._coordinate + self._rounding)
         moments = torch.where(self._windows > 0, moments, 0.0)
         whole, unit = _whole_numbers(torch.stack([counts, moments]))
         above = whole.flip(2).cumsum(2).flip(2)  # (2, F, K+1)
-        own = (
-            self._right + f.owner * above.shape[2]
-        ).flatten()  # each knot reads its own function's
-        above_knots = above.flatten(1).index_select(1, own).view(2, *self._right.shape)  # (2, P, T)
-        counts, moments = (above_knots[:, :, :-1] - above_knots[:, :, 1:]) * unit  # within segments
-        distances = moments - counts * self._coordinate.take(self._right[:, :-1])
-        slopes = f.slope[:-1]
-        values = torch.addmm(above[0, :, 0] * unit[0] * f.bottom, counts, f.level[:-1])
-        values.addmm_(distances, slopes).addmm_(above_knots[0] * unit[0], f.edge)
-        return values, counts @ slopes
+        total = above[0, :, :1] * unit[0]  # (F, 1)
+        above = above.index_select(2, self._right.flatten()).view(2, -1, *self._right.shape)
+        opening, closing = above[0, :, :, 0] * unit[0], above[0, :, :, -1] * unit[0]  # (F, P)
+        above[..., :-1] -= above[..., 1:]  # what lies between two neighbouring knots of a reference
+        counts, moments = above * unit[..., None]  # (F, P, T) each
+        distances = moments - counts * self._coordinate.take(self._right)
+        values = counts @ f.level[..., None] + distances @ f.slope[..., None]
+        slopes = counts @ f.slope[..., None]
+        bottom = (total - opening) * f.bottom
+        return Sums(values.squeeze(2) + bottom, slopes.squeeze(2), opening - closing)
 
-    def alone(self, everything: Histogram, intervals: Tensor) -> Tensor:
+    def lone(self, in_reach: Tensor, intervals: Tensor) -> Tensor:
         """(P,) bool: references, in known intervals, that meet no score but their own.
 
-        Only counts decide, so it is certain where sums that ought to cancel leave rounding errors.
+        Counts alone decide, so it is certain where sums that ought to cancel leave rounding errors.
         """
-        window = self._right[:, [0, self._functions.closing]]
-        opening, closing = everything.counts.cumsum(0).take(window - 1).unbind(1)
-        return (closing - opening == 1) & (self._windows.take(intervals) == 1)
+        return (in_reach < 1.5) & (self._windows.take(intervals) == 1)
 
     # ---------------------------------------------------------------- the transpose: sums for each score
 
     def transposed_slopes(self, coefficients: Tensor) -> Tensor:
-        """Slope of ``sum_i c_i f(s - r_i)`` in every interval; (P, F) -> (F, K+2).
+        """Slope of ``sum_i c_i f(s - r_i)`` in every interval; (F, P) -> (F, K+2).
 
         The last entry, for ignored scores, is 0.
         """
-        slopes = coefficients.T[:, :, None] * self._functions.slope.T[:, None, :]  # (F, P, T)
+        slopes = coefficients[:, :, None] * self._functions.slope[:, None, :]  # (F, P, T)
         whole, unit = _whole_numbers(slopes)
         # Each window closes with exactly the slope it opened: outside, the sum is exactly 0.
-        bends = _pad(whole, 1, 0).diff(dim=2)
-        return _pad(bends.flatten(1).index_select(1, self._order).cumsum(1) * unit[:, 0], 1, 1)
+        whole[..., 1:] -= whole[..., :-1].clone()
+        bends = whole.flatten(1).index_select(1, self._order)
+        return _pad(bends.cumsum(1) * unit[:, 0], 1, 1)
 
     def transposed_values(self, coefficients: Tensor, slopes: Tensor) -> Tensor:
-        """``sum_i c_i f(s - r_i)`` at the left end of every interval; (P, F) -> (F, K+2).
+        """``sum_i c_i f(s - r_i)`` at the left end of every interval; (F, P) -> (F, K+2).
 
         ``slopes`` are those of `transposed_slopes`; `at_scores` puts the two together.
         """
-        bottom = coefficients.sum(0) * self._functions.bottom  # (F,)
+        bottom = coefficients.sum(1, keepdim=True) * self._functions.bottom
         rise = _pad((slopes[:, 1:-2] * self._widths).cumsum(1), 2, 0)
-        return _pad(rise + bottom[:, None], 0, 1)
+        return _pad(rise + bottom, 0, 1)
 
     def at_scores(
         self, values: Tensor, slopes: Tensor, scores: Tensor, intervals: Tensor
@@ -241,12 +215,12 @@ def _compiled_kernels(x: Tensor) -> ModuleType | None:
 
 def grid_size(scores: int) -> int:
     """Cells of the grid in front of the knots: more would cost more to fill than they save."""
-    return min(max(1 << (scores // 8).bit_length(), 1 << 10), 1 << 17)
+    return min(max(1 << (scores // 8).bit_length(), 1 << 10), 1 << 16)
 
 
 def _locate_in_chunks(
     scores: Tensor, ignored_rows: Tensor | None, knots: Tensor, left: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """The pass over the scores in plain PyTorch, for any device."""
     size = grid_size(scores.numel())
     extent = (knots[-1] - knots[0]).clamp(min=torch.finfo(knots.dtype).tiny)
@@ -267,7 +241,7 @@ def _locate_in_chunks(
 
     rows, classes = scores.shape
     intervals = torch.empty(rows, classes, dtype=torch.int32, device=scores.device)
-    counts, distances = torch.zeros(2, len(left), dtype=torch.float64, device=scores.device)
+    histogram = torch.zeros(2, len(left), dtype=torch.float64, device=scores.device)
     chunk = _CHUNK_ON_CPU if scores.device.type == "cpu" else _CHUNK_ELSEWHERE
     step = max(1, chunk // max(classes, 1))
     for begin in range(0, rows, step):
@@ -278,10 +252,11 @@ def _locate_in_chunks(
         found[compared] = torch.bucketize(x[compared], knots, right=True, out_int32=True)
         if ignored_rows is not None:
             found.view(-1, classes).masked_fill_(ignored_rows[part, None], len(left) - 1)
-        counts += torch.bincount(found, minlength=len(left))
-        distances += torch.bincount(found, x - left.index_select(0, found), minlength=len(left))
+        histogram[0] += torch.bincount(found, minlength=len(left))
+        distances = x - left.index_select(0, found)
+        histogram[1] += torch.bincount(found, distances, minlength=len(left))
         intervals[part] = found.view(-1, classes)
-    return intervals, counts, distances
+    return intervals, histogram
 
 
 def _whole_numbers(x: Tensor) -> tuple[Tensor, Tensor]:
