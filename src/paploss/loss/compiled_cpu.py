@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paploss.loss.ranking_sums import grid_size
-
 _SCORES_PER_THREAD = 1 << 14  # fewer are not worth a thread
 _CONVERTED_AT_A_TIME = 1 << 24  # bound on the copy made of half-precision or strided scores
 
@@ -105,11 +103,13 @@ def locate(
 
     ends = knots.numpy()
     number = ends.dtype.type  # mixing precisions would change the cells
-    first = np.empty(grid_size(scores.numel()), dtype=np.int32)
+    # More cells would cost more to fill, and fall out of the cache, than they save.
+    size = min(max(1 << (scores.numel() // 8).bit_length(), 1 << 10), 1 << 16)
+    first = np.empty(size, dtype=np.int32)
     with np.errstate(all="ignore"):  # NaN and infinite knots end in a NaN loss, not in a warning
         # Cells 0 and G-1 lie outside all knots, so that scores beyond them need no comparison.
         extent = max(ends[-1] - ends[0], np.finfo(ends.dtype).tiny)
-        cells_per_unit = number(len(first) - 4) / number(extent)
+        cells_per_unit = number(size - 4) / number(extent)
         start = ends[0] - number(1.5) / cells_per_unit
     _fill_grid(ends, start, cells_per_unit, first)
     tables = (start, cells_per_unit, first, np.append(ends, number(np.inf)), left.numpy())

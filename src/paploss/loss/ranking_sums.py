@@ -213,16 +213,12 @@ def _compiled_kernels(x: Tensor) -> ModuleType | None:
     return compiled_cpu
 
 
-def grid_size(scores: int) -> int:
-    """Cells of the grid in front of the knots: more would cost more to fill than they save."""
-    return min(max(1 << (scores // 8).bit_length(), 1 << 10), 1 << 16)
-
-
 def _locate_in_chunks(
     scores: Tensor, ignored_rows: Tensor | None, knots: Tensor, left: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The pass over the scores in plain PyTorch, for any device."""
-    size = grid_size(scores.numel())
+    # More cells would cost more to fill than they save.
+    size = min(max(1 << (scores.numel() // 4).bit_length(), 1 << 10), 1 << 18)
     extent = (knots[-1] - knots[0]).clamp(min=torch.finfo(knots.dtype).tiny)
     # Cells 0 and G-1 lie outside all knots, so that scores beyond them need no comparison.
     cells_per_unit = (size - 4) / extent
