@@ -20,9 +20,13 @@ _CONVERTED_AT_A_TIME = 1 << 24  # bound on the copy made of half-precision or st
 
 @numba.njit(nogil=True, cache=True)
 def _fill_grid(knots, start, cells_per_unit, first):  # pragma: no cover - compiled
-    """first[cell]: knots before the cell, n; or -1 - n where the cell holds more than one knot."""
+    """first[cell]: knots before the cell, n; or -1 - n where the cell holds more than one knot.
+
+    The last entry, beyond all cells, is the number of knots.
+    """
     knot = 0
-    for cell in range(len(first)):
+    first[-1] = len(knots)
+    for cell in range(len(first) - 1):
         before = knot
         while knot < len(knots) and not (knots[knot] - start) * cells_per_unit >= cell + 1:
             knot += 1
@@ -33,7 +37,7 @@ def _fill_grid(knots, start, cells_per_unit, first):  # pragma: no cover - compi
 def _locate_rows(
     scores, ignored, start, cells_per_unit, first, knots, left, intervals, sums
 ):  # pragma: no cover - compiled
-    cells = len(first)
+    cells = len(first) - 1
     last = len(knots) - 1  # knots end with an infinite one
     count_below = 0.0
     distance_below = 0.0
@@ -55,8 +59,14 @@ def _locate_rows(
                 interval = min(interval + (score >= knots[interval]), last)
             else:
                 interval = -1 - interval
-                while interval < last and score >= knots[interval]:
-                    interval += 1
+                beyond = first[int(cell) + 1]  # knots before the next cell
+                beyond = beyond if beyond >= 0 else -1 - beyond
+                while interval < beyond:  # how many of them are not above the score?
+                    middle = (interval + beyond) // 2
+                    if score >= knots[middle]:
+                        interval = middle + 1
+                    else:
+                        beyond = middle
             intervals[row, column] = interval
             sums[interval, 0] += 1
             sums[interval, 1] += score - left[interval]
@@ -105,7 +115,8 @@ def locate(
     number = ends.dtype.type  # mixing precisions would change the cells
     # More cells would cost more to fill, and fall out of the cache, than they save.
     size = min(max(1 << (scores.numel() // 8).bit_length(), 1 << 10), 1 << 16)
-    first = np.empty(size, dtype=np.int32)
+    size = max(size, 1 << (2 * len(knots)).bit_length())
+    first = np.empty(size + 1, dtype=np.int32)
     with np.errstate(all="ignore"):  # NaN and infinite knots end in a NaN loss, not in a warning
         # Cells 0 and G-1 lie outside all knots, so that scores beyond them need no comparison.
         extent = max(ends[-1] - ends[0], np.finfo(ends.dtype).tiny)

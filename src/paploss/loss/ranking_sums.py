@@ -145,7 +145,8 @@ class RankingSums:
         whole, unit = _whole_numbers(torch.stack([counts, moments]))
         above = whole.flip(2).cumsum(2).flip(2)  # (2, F, K+1)
         total = above[0, :, :1] * unit[0]  # (F, 1)
-        above = above.index_select(2, self._right.flatten()).view(2, -1, *self._right.shape)
+        above = above.flatten(0, 1).index_select(1, self._right.flatten())
+        above = above.view(2, -1, *self._right.shape)  # (2, F, P, T)
         opening, closing = above[0, :, :, 0] * unit[0], above[0, :, :, -1] * unit[0]  # (F, P)
         above[..., :-1] -= above[..., 1:]  # what lies between two neighbouring knots of a reference
         counts, moments = above * unit[..., None]  # (F, P, T) each
