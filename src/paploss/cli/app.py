@@ -7,17 +7,22 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 import paploss
-from paploss.cli import demo, presets
+from paploss.cli import data, demo, evaluate, predict, presets, train
 
 app = typer.Typer(
     help="Train object detectors with a loss that is the AP formula itself.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("presets")(presets.presets)
 app.command("demo")(demo.demo)
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
+app.command("predict")(predict.predict)
+app.command("presets")(presets.presets)
+app.add_typer(data.app, name="data")
 
 
 def _show_version(wanted: bool) -> None:
@@ -44,5 +49,10 @@ def run() -> None:
     except (ImportError, OSError, ValueError) as error:
         if "--debug" in sys.argv:
             raise
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        message = str(error)
+        if isinstance(error, ModuleNotFoundError):
+            message = f"{error.name} is missing: pip install 'paploss[train]'"
+        Console(stderr=True).print(
+            f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True
+        )
         sys.exit(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from paploss.loss.piecewise_linear import PiecewiseLinear
 from paploss.loss.ranking_sums import FunctionTables, RankingSums, look_up
 
 _P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 BACKGROUND = -1
 IGNORED = -2
@@ -32,15 +33,17 @@ class _Functions(NamedTuple):
     of_scores: FunctionTables  # f2 and f4 side by side
 
 
-class _Positives(NamedTuple):
+class Positives(NamedTuple):
+    """Where the positives of a batch are, and what is to be left out."""
+
     rows: Tensor  # (P,) rows of the logits
     classes: Tensor  # (P,) their columns
     ignored_rows: Tensor | None  # (N,) bool, or None when nothing is ignored
 
 
-def _not_traced(function: Callable[_P, Tensor]) -> Callable[_P, Tensor]:
+def not_traced(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """A graph break for `torch.compile`: sizes in here depend on the data."""
-    untraced: Callable[_P, Tensor] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+    untraced: Callable[_P, _R] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
     return untraced
 
 
@@ -62,7 +65,7 @@ class _ParameterizedAP(torch.autograd.Function):
         ctx: Any,
         logits: Tensor,  # (N, C)
         quality: Tensor,  # (P,)
-        positives: _Positives,
+        positives: Positives,
         functions: _Functions,
         block_denominator_gradient: bool,
     ) -> Tensor:
@@ -129,7 +132,7 @@ class _ParameterizedAP(torch.autograd.Function):
 def _loss(
     logits: Tensor,
     quality: Tensor,
-    positives: _Positives,
+    positives: Positives,
     parameters: LossParameters,
     block_denominator_gradient: bool,
 ) -> Tensor:
@@ -141,7 +144,7 @@ def _loss(
     return loss
 
 
-@_not_traced
+@not_traced
 def parameterized_ap_loss(
     logits: Tensor,
     labels: Tensor,
@@ -179,14 +182,14 @@ def parameterized_ap_loss(
         >>> parameterized_ap_loss(logits, labels, quality, LossParameters.linear())
         tensor(0.1000, grad_fn=<_ParameterizedAPBackward>)
     """
-    positives = _find_positives(logits, labels, check=check)
+    positives = find_positives(logits, labels, check=check)
     if quality.shape != labels.shape or not quality.is_floating_point():
         raise ValueError(
             f"quality: expected a floating-point tensor of shape {tuple(labels.shape)}, "
             f"found {quality.dtype} of shape {tuple(quality.shape)}"
         )
     if len(positives.rows) == 0:
-        return _nothing_to_rank(logits, quality)
+        return nothing_to_rank(logits, quality)
     chosen = quality[positives.rows]
     low, high = torch.stack(chosen.detach().aminmax()).tolist()
     if low < -_QUALITY_SLACK or high > 1 + _QUALITY_SLACK:
@@ -235,11 +238,11 @@ class ParameterizedAPLoss(torch.nn.Module):
         self.block_denominator_gradient = block_denominator_gradient
         self.check = check
 
-    @_not_traced
+    @not_traced
     def forward(
         self, logits: Tensor, labels: Tensor, predicted_boxes: Tensor, target_boxes: Tensor
     ) -> Tensor:
-        positives = _find_positives(logits, labels, check=self.check)
+        positives = find_positives(logits, labels, check=self.check)
         for name, boxes in (("predicted_boxes", predicted_boxes), ("target_boxes", target_boxes)):
             if boxes.shape != (len(labels), 4) or not boxes.is_floating_point():
                 raise ValueError(
@@ -247,13 +250,22 @@ class ParameterizedAPLoss(torch.nn.Module):
                     f"found {boxes.dtype} of shape {tuple(boxes.shape)}"
                 )
         if len(positives.rows) == 0:
-            return _nothing_to_rank(logits, predicted_boxes)
-        predicted = scale_gradient(
-            predicted_boxes[positives.rows], self.parameters_of_loss.gradient_scale
+            return nothing_to_rank(logits, predicted_boxes)
+        return self.of_positives(
+            logits, positives, predicted_boxes[positives.rows], target_boxes[positives.rows]
         )
+
+    @not_traced
+    def of_positives(
+        self, logits: Tensor, positives: Positives, predicted_boxes: Tensor, target_boxes: Tensor
+    ) -> Tensor:
+        """The same for positives that are known (`find_positives`) with their boxes only, (P, 4)."""
+        if len(positives.rows) == 0:
+            return nothing_to_rank(logits, predicted_boxes)
+        predicted = scale_gradient(predicted_boxes, self.parameters_of_loss.gradient_scale)
         with torch.autocast(logits.device.type, enabled=False):
             quality = LOCALIZATION_QUALITIES[self.localization](
-                _at_least_float32(predicted), _at_least_float32(target_boxes[positives.rows])
+                at_least_float32(predicted), at_least_float32(target_boxes)
             )
         return _loss(
             logits, quality, positives, self.parameters_of_loss, self.block_denominator_gradient
@@ -263,7 +275,8 @@ class ParameterizedAPLoss(torch.nn.Module):
         return f"localization={self.localization}"
 
 
-def _find_positives(logits: Tensor, labels: Tensor, *, check: bool) -> _Positives:
+def find_positives(logits: Tensor, labels: Tensor, *, check: bool = False) -> Positives:
+    """Check logits (N, C) and labels (N,), and find the positives among them."""
     if logits.dim() != 2 or not logits.is_floating_point():
         raise ValueError(
             "logits: expected a floating-point tensor of shape (N, C), "
@@ -278,7 +291,7 @@ def _find_positives(logits: Tensor, labels: Tensor, *, check: bool) -> _Positive
         wrong = logits.numel() - int(logits.isfinite().sum())
         raise ValueError(f"logits: expected finite numbers, found {wrong} NaN or infinite")
     if labels.numel() == 0:
-        return _Positives(labels, labels, None)
+        return Positives(labels, labels, None)
     lowest, highest = torch.stack(labels.aminmax()).tolist()
     if lowest < IGNORED or highest >= logits.shape[1]:
         raise ValueError(
@@ -286,14 +299,14 @@ def _find_positives(logits: Tensor, labels: Tensor, *, check: bool) -> _Positive
             f"{IGNORED} for ignored, found {lowest if lowest < IGNORED else highest}"
         )
     rows = (labels >= 0).nonzero().squeeze(1)
-    return _Positives(rows, labels[rows], labels == IGNORED if lowest == IGNORED else None)
+    return Positives(rows, labels[rows], labels == IGNORED if lowest == IGNORED else None)
 
 
-def _nothing_to_rank(logits: Tensor, other: Tensor) -> Tensor:
+def nothing_to_rank(logits: Tensor, other: Tensor) -> Tensor:
     """0 that keeps the graph alive (and NaN where there is one to hide)."""
     zero = logits.sum(dtype=torch.float32 if logits.dtype != torch.float64 else None) * 0
     return zero + (other[:0].sum() * 0).to(zero.dtype)
 
 
-def _at_least_float32(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()

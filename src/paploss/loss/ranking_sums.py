@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
@@ -39,20 +39,24 @@ class FunctionTables:
     """F functions of score differences, tabulated at the T control points of all of them together.
 
     Depends on the functions alone, so one is made per set of functions and used in every step.
+
+    Args:
+        functions: of ``x = clip(d / margin, -1, 1) / 2 + 1/2``, d being a score difference.
+        margin: difference of two scores beyond which functions are constant.
     """
 
-    def __init__(self, functions: Sequence[PiecewiseLinear]) -> None:
+    def __init__(self, functions: Sequence[PiecewiseLinear], margin: float = 1.0) -> None:
         x = torch.unique(torch.cat([f.x for f in functions]))  # (T,)
-        self.offsets = 2 * x - 1  # of the knots from their reference
+        self.offsets = margin * (2 * x - 1)  # of the knots from their reference
         tables = [f.value_and_slope(x) for f in functions]
         # (F, T): the segment right of a control point starts at this level with this slope per score.
         # Right of the last one, at x = 1, all functions are constant.
         self.level = torch.stack([value for value, _ in tables])
         self.level[:, -1] = torch.stack([f.y[-1] for f in functions])
-        self.slope = torch.stack([slope / 2 for _, slope in tables])
+        self.slope = torch.stack([slope / (2 * margin) for _, slope in tables])
         self.slope[:, -1] = 0
         self.bottom = torch.stack([f.y[:1] for f in functions])  # (F, 1) left of x = 0
-        self.opening = torch.zeros_like(x)  # (T,) where the window [r - 1, r + 1) opens and closes
+        self.opening = torch.zeros_like(x)  # (T,) where the margin around r opens and closes
         self.opening[0], self.opening[-1] = 1, -1
 
 
@@ -61,7 +65,7 @@ class Sums(NamedTuple):
 
     values: Tensor  # sum_j w_j f(s_j - r_i)
     slopes: Tensor  # sum_j w_j f'(s_j - r_i)
-    in_reach: Tensor  # sum of w_j over the scores within the margin, r_i - 1 <= s_j < r_i + 1
+    in_reach: Tensor  # sum of w_j over the scores within the margin, -margin <= s_j - r_i < margin
 
 
 class RankingSums:
@@ -137,7 +141,10 @@ class RankingSums:
     # ---------------------------------------------------------------- sums for each reference
 
     def sums(self, histograms: list[Tensor]) -> Sums:
-        """Sums for every function over scores with weights of its own, hence one histogram each."""
+        """Sums for every function over scores with weights of its own, hence one histogram each.
+
+        With one function alone, any number of histograms: sums (histograms, P).
+        """
         f = self._functions
         counts, distances = torch.stack(histograms, dim=1)  # (F, K+1) each
         moments = distances + counts * (self._coordinate + self._rounding)
@@ -193,6 +200,31 @@ class RankingSums:
         distances = scores.double() - self._left.take(intervals) + self._rounding.take(intervals)
         return values.take(intervals) + slopes.take(intervals) * distances
 
+    def values_at(self, coefficients: Tensor, scores: Tensor, intervals: Tensor) -> Tensor:
+        """``sum_i c_i f(s - r_i)``, added over all functions, for every score of the batch.
+
+        Args:
+            coefficients: (F, P).
+            scores: (N, C).
+            intervals: of these scores, from `locate`.
+
+        Returns:
+            (N, C) in the dtype of the scores; 0 for ignored ones. Needs no more memory than that.
+        """
+        slopes = self.transposed_slopes(coefficients)  # (F, K+2)
+        values = self.transposed_values(coefficients, slopes).sum(0)
+        slopes = slopes.sum(0)
+        values = values + slopes * _pad(self._rounding, 0, 1)
+        left = torch.cat([self._left, self._left[:1]])
+        result = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
+        for part in _parts(scores):
+            slope = look_up(slopes, intervals[part])
+            rise = slope * (scores[part].double() - look_up(left, intervals[part]))
+            # Where nothing rises an infinite distance must not matter.
+            rise.masked_fill_(slope == 0, 0.0)
+            result[part] = rise.add_(look_up(values, intervals[part]))
+        return result
+
 
 def look_up(table: Tensor, intervals: Tensor) -> Tensor:
     """Entry of a table, (K+2,), for every interval found by `RankingSums.locate`."""
@@ -239,10 +271,7 @@ def _locate_in_chunks(
     rows, classes = scores.shape
     intervals = torch.empty(rows, classes, dtype=torch.int32, device=scores.device)
     histogram = torch.zeros(2, len(left), dtype=torch.float64, device=scores.device)
-    chunk = _CHUNK_ON_CPU if scores.device.type == "cpu" else _CHUNK_ELSEWHERE
-    step = max(1, chunk // max(classes, 1))
-    for begin in range(0, rows, step):
-        part = slice(begin, begin + step)
+    for part in _parts(scores):
         x = scores[part].to(knots.dtype).reshape(-1)
         found = interval_of_cell.index_select(0, cell(x))
         compared = (found == undecided).nonzero().squeeze(1)
@@ -254,6 +283,15 @@ def _locate_in_chunks(
         histogram[1] += torch.bincount(found, distances, minlength=len(left))
         intervals[part] = found.view(-1, classes)
     return intervals, histogram
+
+
+def _parts(scores: Tensor) -> Iterator[slice]:
+    """Rows of (N, C) scores, some at a time."""
+    rows, classes = scores.shape
+    chunk = _CHUNK_ON_CPU if scores.device.type == "cpu" else _CHUNK_ELSEWHERE
+    step = max(1, chunk // max(classes, 1))
+    for begin in range(0, rows, step):
+        yield slice(begin, begin + step)
 
 
 def _whole_numbers(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,1 @@
+"""Training a detector with any loss: configuration, loop, checkpoints."""

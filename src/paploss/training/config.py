@@ -1,0 +1,104 @@
+"""Everything a training run depends on, as one checked configuration that yaml files hold."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from paploss.detectors.build import DetectorConfig
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class DataConfig(_Section):
+    """Where images come from. ``shapes`` is made on the spot; a path is detected by its layout."""
+
+    path: str = "shapes"
+    train_split: str = "train"
+    evaluation_split: str | None = "eval"  # None: cut from the training split
+    test_split: str | None = "test"
+    evaluation_fraction: float = Field(default=0.1, gt=0, lt=1)  # of the training split, if cut
+    images: int = Field(default=1000, ge=1)  # generated for training (shapes only)
+    evaluation_images: int = Field(default=300, ge=1)
+    augmentation: Literal["paper", "flip", "none"] = "flip"
+    size: int | tuple[int, int] = 128  # of training images: a square's side, or height and width
+    workers: int = Field(default=0, ge=0)
+    seed: int = 0  # of generated images and of the cut
+
+
+class LossConfig(_Section):
+    """A loss by name; ``pap`` takes its parameters from a preset or a file."""
+
+    name: str = "pap"
+    parameters: str | None = None
+    localization: Literal["giou", "iou", "l1"] = "giou"
+    box_weight: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class OptimizerConfig(_Section):
+    name: Literal["sgd", "adamw"] = "adamw"
+    learning_rate: float = Field(default=2e-3, gt=0)
+    weight_decay: float = Field(default=1e-4, ge=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    warmup_steps: int = Field(default=50, ge=0)
+    schedule: Literal["cosine", "steps", "constant"] = "cosine"
+    steps: list[int] = Field(default_factory=list)  # epochs at which the rate falls to a tenth
+    clip_gradient: float | None = Field(default=10.0, gt=0)
+
+
+class TrainConfig(_Section):
+    """A training run."""
+
+    detector: DetectorConfig = Field(default_factory=lambda: DetectorConfig.model_validate({}))
+    data: DataConfig = Field(default_factory=DataConfig)
+    loss: LossConfig = Field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    epochs: int = Field(default=15, ge=1)
+    batch_size: int = Field(default=16, ge=1)  # of one process
+    evaluate_every: int = Field(default=5, ge=1)  # epochs
+    checkpoint_steps: int = Field(default=500, ge=1)
+    precision: Literal["no", "fp16", "bf16"] = "no"
+    seed: int = 0
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def load_config(
+    path: str | os.PathLike[str] | None, overrides: dict[str, Any] | None = None
+) -> TrainConfig:
+    """Read a yaml file (or start from the defaults) and set ``{"section.key": value}`` overrides."""
+    content: Any = {}
+    if path is not None:
+        try:
+            content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except yaml.YAMLError as error:
+            raise ValueError(f"{path}: not a yaml file: {error}") from None
+        if not isinstance(content, dict):
+            raise ValueError(f"{path}: expected sections such as detector and data")
+    for key, value in (overrides or {}).items():
+        section = content
+        *parents, last = key.split(".")
+        for parent in parents:
+            if not isinstance(section.get(parent), dict):
+                section[parent] = {"name": section[parent]} if parent in section else {}
+            section = section[parent]
+        section[last] = value
+    try:
+        return TrainConfig.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        found = "" if first["type"] == "missing" else f", found {first['input']!r}"
+        raise ValueError(f"{path or 'configuration'}: {where}: {first['msg']}{found}") from None

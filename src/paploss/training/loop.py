@@ -1,0 +1,401 @@
+"""The training loop: accelerate for devices and processes, everything else in plain sight."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torchvision.transforms import v2
+
+from paploss.criteria import Criterion, build_criterion
+from paploss.data.dataset import DetectionDataset
+from paploss.data.detect import load_dataset
+from paploss.data.transforms import collate, training_transform
+from paploss.detectors import build_detector
+from paploss.detectors.inference import detect
+from paploss.evaluation.calibration import (
+    Calibration,
+    expected_calibration_error,
+    fit_calibration,
+    mark_correct,
+)
+from paploss.evaluation.coco import evaluate_coco
+from paploss.loss.parameters import DEFAULT_HEAD, LossParameters, choose_head, load_heads
+from paploss.presets import list_presets, load_preset_heads
+from paploss.training.batches import steps_per_epoch, training_batches
+from paploss.training.checkpoint import load_checkpoint, save_checkpoint
+from paploss.training.config import DataConfig, LossConfig, OptimizerConfig, TrainConfig
+from paploss.training.run import RunDirectory
+
+LOG_EVERY = 10  # steps; also how often losses are brought to the host
+COLLAPSE_STEPS = 50
+
+
+class TrainingCollapsedError(ValueError):
+    """The loss is NaN, or has not left 1 for many steps: this run will not recover."""
+
+
+@dataclass
+class Progress:
+    """What a display may want to know after a step or an evaluation."""
+
+    step: int
+    steps: int
+    loss: float | None = None
+    average_precision: float | None = None
+    images_per_second: float | None = None
+
+
+@dataclass
+class Splits:
+    """The data of a run; evaluation is what choices are made on, test is not looked at before the end."""
+
+    train: DetectionDataset
+    evaluation: DetectionDataset
+    test: DetectionDataset | None
+    class_names: list[str] = field(default_factory=list)
+
+
+def load_splits(config: DataConfig) -> Splits:
+    """Read the splits; without a split for evaluation, cut one from the training split by seed."""
+
+    def load(split: str, images: int) -> DetectionDataset:
+        size = config.size if isinstance(config.size, int) else None
+        return load_dataset(config.path, split, images=images, size=size, seed=config.seed)
+
+    train = load(config.train_split, config.images)
+    if config.evaluation_split is None:
+        train, evaluation = train.split(1 - config.evaluation_fraction, config.seed)
+    else:
+        evaluation = load(config.evaluation_split, config.evaluation_images)
+    test = load(config.test_split, config.evaluation_images) if config.test_split else None
+    train.transform = training_transform(config.augmentation, config.size)
+    return Splits(train, evaluation, test, train.class_names)
+
+
+def load_parameters(name: str) -> LossParameters:
+    """Loss parameters of a detector with one head: a preset's name or a loss file."""
+    heads = load_preset_heads(name) if name in list_presets() else load_heads(name)
+    return choose_head(heads, DEFAULT_HEAD if DEFAULT_HEAD in heads else None, where=name)
+
+
+def make_criterion(config: LossConfig) -> Criterion:
+    """The criterion of a configuration."""
+    options: dict[str, Any] = {}
+    if config.name == "pap":
+        preset = config.parameters or "retinanet-r50-fpn-coco-tied"
+        options = {"parameters": load_parameters(preset), "localization": config.localization}
+    elif config.parameters is not None:
+        raise ValueError(f"loss.parameters: only pap has parameters, the loss is {config.name}")
+    if config.box_weight is not None:
+        options["box_weight"] = config.box_weight
+    return build_criterion(config.name, **options)
+
+
+def learning_rate_factor(config: OptimizerConfig, steps_an_epoch: int, steps: int) -> Any:
+    """Factor of the learning rate by step: linear warm-up, then cosine, steps or constant."""
+
+    def factor(step: int) -> float:
+        warmup = min(1.0, (step + 1) / (config.warmup_steps + 1))
+        if config.schedule == "cosine":
+            return warmup * 0.5 * (1 + math.cos(math.pi * min(step / max(steps, 1), 1)))
+        if config.schedule == "steps":
+            return warmup * 0.1 ** sum(step >= epoch * steps_an_epoch for epoch in config.steps)
+        return warmup
+
+    return factor
+
+
+def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """SGD or AdamW; biases and norms are not decayed."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.momentum)
+    return torch.optim.AdamW(groups, lr=config.learning_rate)
+
+
+def evaluation_batches(
+    dataset: Any, batch_size: int, workers: int, rank: int = 0, ranks: int = 1
+) -> DataLoader[Any]:
+    """Images as they are, in order, every ``ranks``-th for one process."""
+    part = dataset.subset(range(rank, len(dataset), ranks))
+    part = part.with_transform(v2.ToDtype(torch.float32, scale=True))
+    return DataLoader(part, batch_size=batch_size, num_workers=workers, collate_fn=collate)
+
+
+def train(
+    config: TrainConfig,
+    run: RunDirectory,
+    *,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    initial_weights: dict[str, Tensor] | None = None,
+) -> dict[str, Any]:
+    """Train a detector, or go on where a stopped run was; returns what ``evaluation.json`` holds.
+
+    Args:
+        config: the whole configuration; a run directory with another one is refused.
+        run: where everything is written.
+        on_progress: called after every logged step and every evaluation.
+        initial_weights: of the model, where they fit; the rest keeps its fresh values.
+    """
+    return _Training(config, run, on_progress, initial_weights).run_to_the_end()
+
+
+class _Training:
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunDirectory,
+        on_progress: Callable[[Progress], None],
+        initial_weights: dict[str, Tensor] | None,
+    ) -> None:
+        self.config, self.run, self.on_progress = config, run, on_progress
+        trackers = ["tensorboard"] + ["wandb"] * bool(importlib.util.find_spec("wandb"))
+        self.accelerator = Accelerator(
+            mixed_precision=config.precision, log_with=trackers, project_dir=str(run.path)
+        )
+        if self.accelerator.is_main_process:
+            run.open(config)
+        self.accelerator.wait_for_everyone()
+        self.splits = load_splits(config.data)
+        self.criterion = make_criterion(config.loss)
+        torch.manual_seed(config.seed)  # of the fresh weights
+        model = build_detector(config.detector, len(self.splits.class_names), self.criterion)
+        if initial_weights is not None:
+            own = model.state_dict()
+            fitting = {
+                k: v for k, v in initial_weights.items() if k in own and own[k].shape == v.shape
+            }
+            model.load_state_dict(fitting, strict=False)
+        ranks = self.accelerator.num_processes
+        self.steps_an_epoch = steps_per_epoch(len(self.splits.train), config.batch_size * ranks)
+        self.steps = self.steps_an_epoch * config.epochs
+        self.optimizer = make_optimizer(config.optimizer, model)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, learning_rate_factor(config.optimizer, self.steps_an_epoch, self.steps)
+        )
+        self.step, self.best, self.seconds = 0, -1.0, 0.0
+        if run.last.exists():
+            self._restore(model, load_checkpoint(run.last))
+        self.model = self.accelerator.prepare_model(model)
+        self.optimizer = self.accelerator.prepare_optimizer(self.optimizer)
+        if self.accelerator.is_main_process:
+            run.forget_after(self.step)
+        self.accelerator.init_trackers(
+            "tensorboard", init_kwargs={"tensorboard": {"purge_step": self.step}}
+        )
+
+    # ---------------------------------------------------------------- state
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "config": self.config.model_dump(mode="json"),
+            "class_names": self.splits.class_names,
+            "model": self.accelerator.unwrap_model(self.model).state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.last_epoch,
+            "step": self.step,
+            "best": self.best,
+            "seconds": self.seconds,
+        }
+
+    def _save(self) -> None:
+        self.accelerator.wait_for_everyone()
+        if self.accelerator.is_main_process:
+            save_checkpoint(self.run.last, self._content())
+
+    def _restore(self, model: nn.Module, content: dict[str, Any]) -> None:
+        model.load_state_dict(content["model"])
+        self.optimizer.load_state_dict(content["optimizer"])
+        self.schedule.last_epoch = content["schedule"]
+        self.step, self.best, self.seconds = content["step"], content["best"], content["seconds"]
+
+    # ---------------------------------------------------------------- training
+
+    def run_to_the_end(self) -> dict[str, Any]:
+        config, accelerator = self.config, self.accelerator
+        batches = training_batches(
+            self.splits.train,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            first_step=self.step,
+            steps=self.steps,
+            workers=config.data.workers,
+            rank=accelerator.process_index,
+            ranks=accelerator.num_processes,
+        )
+        self.model.train()
+        losses: list[Tensor] = []
+        norms: list[Tensor] = []
+        stuck = 0
+        since = time.perf_counter()
+        for images, targets in batches:
+            loss, norm = self._train_step(images, targets)
+            losses.append(loss)
+            norms.append(norm)
+            self.step += 1
+            epoch_ends = self.step % self.steps_an_epoch == 0
+            if epoch_ends:
+                self.criterion.end_epoch()
+            if self.step % LOG_EVERY == 0 or self.step == self.steps:
+                values = torch.stack(losses).tolist()
+                stuck = _watch(values, stuck, self.step)
+                now = time.perf_counter()
+                self.seconds += now - since
+                speed = len(values) * config.batch_size * accelerator.num_processes / (now - since)
+                self._log_step(sum(values) / len(values), torch.stack(norms).mean().item(), speed)
+                losses, norms, since = [], [], now
+            evaluate = (
+                epoch_ends and (self.step // self.steps_an_epoch) % config.evaluate_every == 0
+            )
+            if evaluate and self.step < self.steps:
+                self._evaluate_and_keep_best()
+                since = time.perf_counter()
+            if epoch_ends or self.step % config.checkpoint_steps == 0:
+                self._save()
+        return self._finish()
+
+    def _train_step(
+        self, images: list[Tensor], targets: list[dict[str, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        device = self.accelerator.device
+        torch.manual_seed(self.config.seed * 1_000_003 + self.step)  # the same after a restart
+        images = [image.to(device, non_blocking=True) for image in images]
+        wanted = [
+            {
+                "boxes": target["boxes"][~target["crowd"]].as_subclass(Tensor).to(device),
+                "labels": target["labels"][~target["crowd"]].to(device),
+            }
+            for target in targets
+        ]
+        with self.accelerator.autocast():
+            losses = self.model(images, wanted)
+            loss = torch.stack([value.float() for value in losses.values()]).sum()
+        self.optimizer.zero_grad()
+        self.accelerator.backward(loss)
+        clip = self.config.optimizer.clip_gradient
+        norm = self.accelerator.clip_grad_norm_(
+            self.model.parameters(), math.inf if clip is None else clip
+        )
+        self.optimizer.step()
+        self.schedule.step()
+        return loss.detach(), norm if norm is not None else loss.new_zeros(())
+
+    def _log_step(self, loss: float, norm: float, speed: float) -> None:
+        row = {
+            "step": self.step,
+            "epoch": self.step / self.steps_an_epoch,
+            "loss": loss,
+            "learning_rate": self.schedule.get_last_lr()[0],
+            "gradient_norm": norm,
+            "images_per_second": speed,
+            "seconds": self.seconds,
+        }
+        if self.accelerator.is_main_process:
+            self.run.log(row)
+        self.accelerator.log({k: v for k, v in row.items() if k != "step"}, step=self.step)
+        self.on_progress(Progress(self.step, self.steps, loss=loss, images_per_second=speed))
+
+    # ---------------------------------------------------------------- evaluation
+
+    def _detections(self, dataset: DetectionDataset) -> list[dict[str, Any]]:
+        accelerator = self.accelerator
+        batches = evaluation_batches(
+            dataset,
+            self.config.batch_size,
+            self.config.data.workers,
+            accelerator.process_index,
+            accelerator.num_processes,
+        )
+        model = accelerator.unwrap_model(self.model)
+        found: list[dict[str, Any]] = gather_object(detect(model, batches, accelerator.device))
+        return found
+
+    def _evaluate_and_keep_best(self) -> None:
+        detections = self._detections(self.splits.evaluation)
+        metrics = evaluate_coco(self.splits.evaluation.ground_truth(), detections).metrics
+        if self.accelerator.is_main_process:
+            self.run.log({"step": self.step, "epoch": self.step / self.steps_an_epoch, **metrics})
+        self.accelerator.log({f"evaluation/{k}": v for k, v in metrics.items()}, step=self.step)
+        if metrics["AP"] > self.best:
+            self.best = metrics["AP"]
+            if self.accelerator.is_main_process:
+                save_checkpoint(self.run.best, self._content())
+        self.on_progress(Progress(self.step, self.steps, average_precision=metrics["AP"]))
+
+    def _finish(self) -> dict[str, Any]:
+        """Evaluate the final model, calibrate its scores, write what is known."""
+        if self.run.evaluation.exists():  # it had come to its end before
+            before: dict[str, Any] = json.loads(self.run.evaluation.read_text(encoding="utf-8"))
+            return before
+        if self.accelerator.is_main_process:
+            self.run.forget_after(self.step, evaluated_again=True)
+        self._evaluate_and_keep_best()
+        detections = self._detections(self.splits.evaluation)
+        truth = self.splits.evaluation.ground_truth()
+        result: dict[str, Any] = {
+            "loss": self.config.loss.name,
+            "seed": self.config.seed,
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "evaluation": evaluate_coco(truth, detections).to_dict(),
+        }
+        calibration = Calibration()
+        if self.criterion.ranking:
+            calibration, result["calibration"] = calibrate(truth, detections)
+        if self.splits.test is not None:
+            result["test"] = evaluate_coco(
+                self.splits.test.ground_truth(), self._detections(self.splits.test)
+            ).to_dict()
+        if self.accelerator.is_main_process:
+            for path in (self.run.last, self.run.best):
+                content = self._content() if path == self.run.last else load_checkpoint(path)
+                content.pop("format", None)
+                save_checkpoint(path, content | {"calibration": asdict(calibration)})
+            self.run.write_evaluation(result)
+        self.accelerator.end_training()
+        return result
+
+
+def calibrate(
+    ground_truth: dict[str, Any], detections: list[dict[str, Any]]
+) -> tuple[Calibration, dict[str, float]]:
+    """One rising map from scores to probabilities for all classes, and how reliable it makes them."""
+    correct, ignored = mark_correct(ground_truth, detections)
+    scores = torch.tensor([found["score"] for found in detections], dtype=torch.float64)
+    scores, correct = scores[~ignored], correct[~ignored]
+    logits = scores.logit(eps=1e-15)
+    calibration = fit_calibration(logits, correct)
+    return calibration, asdict(calibration) | {
+        "expected_error_before": expected_calibration_error(scores, correct),
+        "expected_error_after": expected_calibration_error(calibration(logits), correct),
+    }
+
+
+def _watch(losses: list[float], stuck: int, step: int) -> int:
+    """Count steps at which the loss sat at 1; raise when it is NaN or has sat there for too long."""
+    for loss in losses:
+        if not math.isfinite(loss):
+            raise TrainingCollapsedError(
+                f"the loss is {loss} around step {step}: lower the learning rate"
+            )
+        stuck = stuck + 1 if abs(loss - 1) <= 1e-6 else 0
+        if stuck > COLLAPSE_STEPS:
+            raise TrainingCollapsedError(
+                f"the loss has been 1 for {stuck} steps at step {step}: no positive is ranked any more"
+            )
+    return stuck

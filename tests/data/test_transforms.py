@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchvision import tv_tensors
+
+from paploss.data import collate, evaluation_transform, shapes, training_transform
+from paploss.data.dataset import Annotations, DetectionDataset, Record
+
+COLOURS = np.array([[250, 10, 10], [10, 250, 10], [10, 10, 250]], dtype=np.uint8)
+
+
+def coloured() -> DetectionDataset:
+    """Three squares a image; a square's colour is its class, and the blue ones are crowds."""
+    rng = np.random.default_rng(0)
+    pixels = np.full((40, 90, 120, 3), 127, np.uint8)
+    records = []
+    for image in range(40):
+        boxes = []
+        for label in range(3):
+            x, y = 40 * label + int(rng.integers(0, 15)), int(rng.integers(0, 60))
+            pixels[image, y : y + 24, x : x + 24] = COLOURS[label]
+            boxes.append((x, y, x + 24, y + 24))
+        crowd = [False, False, True]
+        records.append(Record.of(image + 1, None, (120, 90), boxes, [0, 1, 2], crowd))
+    return DetectionDataset(Annotations(["r", "g", "b"], records), pixels=pixels)
+
+
+@pytest.mark.parametrize("name", ["paper", "flip", "none"])
+def test_boxes_stay_on_their_objects(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "paper":  # keep the colours, by which objects are known
+        from torchvision.transforms import v2
+
+        monkeypatch.setattr(v2, "RandomPhotometricDistort", v2.Identity)
+    dataset = coloured().with_transform(training_transform(name, 256))
+    kept = 0
+    for index in range(len(dataset)):
+        image, target = dataset[index]
+        assert (image.shape, image.dtype) == ((3, 256, 256), torch.float32)
+        assert 0 <= image.min() <= image.max() <= 1
+        assert target["size"].tolist() == [90, 120]
+        assert target["boxes"].shape[0] == len(target["labels"]) == len(target["crowd"])
+        kept += len(target["labels"])
+        for box, label, crowd in zip(
+            target["boxes"], target["labels"], target["crowd"], strict=True
+        ):
+            x, y = ((box[:2] + box[2:]) / 2).int().tolist()
+            assert int(image[:, y, x].argmax()) == int(label)
+            assert bool(crowd) == (int(label) == 2)
+    assert kept == 120 or (name == "paper" and 60 < kept < 120)
+
+
+def test_the_paper_recipe_varies_and_survives_empty_images() -> None:
+    dataset = coloured().with_transform(training_transform("paper", 64))
+    assert not torch.equal(dataset[0][0], dataset[0][0])
+    empty = DetectionDataset(
+        Annotations(["a"], [Record.of(1, None, (120, 90), [], [])]),
+        pixels=np.zeros((1, 90, 120, 3), np.uint8),
+        transform=training_transform("paper", 64),
+    )
+    for _ in range(20):
+        image, target = empty[0]
+        assert image.shape == (3, 64, 64)
+        assert target["boxes"].shape == (0, 4)
+        assert target["labels"].shape == (0,)
+
+
+def test_training_sizes_need_not_be_square() -> None:
+    image, target = coloured().with_transform(training_transform("none", (45, 240)))[0]
+    assert image.shape == (3, 45, 240)
+    x1, y1, x2, y2 = target["boxes"][0].tolist()
+    assert (x2 - x1, y2 - y1) == (48, 12)
+
+
+def test_evaluation_sizes() -> None:
+    def resized(width: int, height: int, *sizes: int) -> tuple[Any, Any]:
+        dataset = DetectionDataset(
+            Annotations(["a"], [Record.of(1, None, (width, height), [(0, 0, 10, 10)], [0])]),
+            pixels=np.zeros((1, height, width, 3), np.uint8),
+            transform=evaluation_transform(*sizes),
+        )
+        image, target = dataset[0]
+        assert target["size"].tolist() == [height, width]
+        return tuple(image.shape[1:]), target["boxes"][0].tolist()
+
+    assert resized(640, 480, 500, 833)[0] == (500, 666)
+    assert resized(480, 640, 500, 833)[0] == (666, 500)
+    assert resized(1000, 200, 500, 833)[0] == (166, 833)  # the long side is what limits
+    shape, box = resized(100, 50, 200)
+    assert shape == (200, 200)
+    assert box == [0, 0, 20, 40]
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ValueError, match="name: expected one of paper, flip, none, found 'fancy'"):
+        training_transform("fancy", 64)
+    with pytest.raises(ValueError, match="size: expected a positive number of pixels, found 0"):
+        training_transform("none", 0)
+    with pytest.raises(ValueError, match="short: expected a positive"):
+        evaluation_transform(-1)
+    with pytest.raises(ValueError, match="long: expected more than short = 500, found 400"):
+        evaluation_transform(500, 400)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_batches_from_two_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    monkeypatch.setenv("PAPLOSS_CACHE", str(tmp_path))
+    dataset = shapes("train", images=8, transform=training_transform("paper", 96))
+    loader: DataLoader[Any] = DataLoader(
+        dataset, batch_size=4, num_workers=2, collate_fn=collate, multiprocessing_context=start
+    )
+    seen = []
+    for images, targets in loader:
+        assert [tuple(image.shape) for image in images] == [(3, 96, 96)] * 4
+        for target in targets:
+            assert not isinstance(target["boxes"], tv_tensors.TVTensor)
+            assert len(target["boxes"]) == len(target["labels"])
+            seen.append(int(target["image_id"]))
+    assert sorted(seen) == list(range(1, 9))
