@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 from torchvision import tv_tensors
 
-from paploss.data import collate, evaluation_transform, shapes, training_transform
+from paploss.data import collate, shapes, training_transform
 from paploss.data.dataset import Annotations, DetectionDataset, Record
 
 COLOURS = np.array([[250, 10, 10], [10, 250, 10], [10, 10, 250]], dtype=np.uint8)
@@ -77,34 +77,11 @@ def test_training_sizes_need_not_be_square() -> None:
     assert (x2 - x1, y2 - y1) == (48, 12)
 
 
-def test_evaluation_sizes() -> None:
-    def resized(width: int, height: int, *sizes: int) -> tuple[Any, Any]:
-        dataset = DetectionDataset(
-            Annotations(["a"], [Record.of(1, None, (width, height), [(0, 0, 10, 10)], [0])]),
-            pixels=np.zeros((1, height, width, 3), np.uint8),
-            transform=evaluation_transform(*sizes),
-        )
-        image, target = dataset[0]
-        assert target["size"].tolist() == [height, width]
-        return tuple(image.shape[1:]), target["boxes"][0].tolist()
-
-    assert resized(640, 480, 500, 833)[0] == (500, 666)
-    assert resized(480, 640, 500, 833)[0] == (666, 500)
-    assert resized(1000, 200, 500, 833)[0] == (166, 833)  # the long side is what limits
-    shape, box = resized(100, 50, 200)
-    assert shape == (200, 200)
-    assert box == [0, 0, 20, 40]
-
-
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="name: expected one of paper, flip, none, found 'fancy'"):
         training_transform("fancy", 64)
     with pytest.raises(ValueError, match="size: expected a positive number of pixels, found 0"):
         training_transform("none", 0)
-    with pytest.raises(ValueError, match="short: expected a positive"):
-        evaluation_transform(-1)
-    with pytest.raises(ValueError, match="long: expected more than short = 500, found 400"):
-        evaluation_transform(500, 400)
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])

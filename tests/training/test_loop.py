@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from paploss.detectors.inference import detect
+from paploss.evaluation.coco import evaluate_coco
 from paploss.training import loop
 from paploss.training.checkpoint import load_checkpoint, save_checkpoint
 from paploss.training.config import load_config
@@ -181,6 +183,45 @@ def test_calibrated_scores_keep_their_order(finished: tuple[Path, dict[str, Any]
     boxes, labels, probabilities = trained.predict(Image.new("RGB", (128, 128), "gray"))
     assert len(boxes) == len(labels) == len(probabilities) == 100
     assert (probabilities.diff() <= 0).all()
+
+
+def test_calibration_changes_no_ap(finished: tuple[Path, dict[str, Any]]) -> None:
+    """The checkpoint's calibration leaves every figure as it was, and makes scores more reliable."""
+    trained = load_detector(finished[0] / "checkpoints/last.pt")
+    splits = loop.load_splits(trained.config.data)
+    detections = detect(
+        trained.model, loop.evaluation_batches(splits.evaluation, 8, 0), trained.device
+    )
+    scores = torch.tensor([found["score"] for found in detections], dtype=torch.float64)
+    probabilities = trained.calibration(scores.logit()).tolist()
+    calibrated = [
+        found | {"score": score} for found, score in zip(detections, probabilities, strict=True)
+    ]
+    truth = splits.evaluation.ground_truth()
+    assert evaluate_coco(truth, calibrated).to_dict() == evaluate_coco(truth, detections).to_dict()
+    error = finished[1]["calibration"]
+    assert error["expected_error_after"] < error["expected_error_before"]
+
+
+def test_half_precision(tmp_path: Path) -> None:
+    result = train_small(tmp_path / "bf16", precision="bf16", epochs=1)
+    assert result["steps"] == 6
+
+
+def test_a_split_for_evaluation_is_cut_from_the_training_images() -> None:
+    config = load_config(None, {"data.evaluation_split": None, "data.images": 50}).data
+    first, again = loop.load_splits(config), loop.load_splits(config)
+    assert (len(first.train), len(first.evaluation)) == (45, 5)
+    ids = [[r.image_id for r in s.records] for s in (first.train, first.evaluation)]
+    assert not set(ids[0]) & set(ids[1])
+    assert ids[1] == [r.image_id for r in again.evaluation.records]
+
+
+def test_losses_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="only pap has parameters, the loss is rs"):
+        train_small(tmp_path / "a", **{"loss.name": "rs", "loss.parameters": "x"})
+    with pytest.raises(ValueError, match="retinanet trains one sigmoid score"):
+        train_small(tmp_path / "b", **{"loss.name": "ce+l1"})
 
 
 def test_learning_rate_schedules() -> None:

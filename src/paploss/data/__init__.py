@@ -3,7 +3,7 @@
 from paploss.data.dataset import Annotations, DetectionDataset, Fault, Record
 from paploss.data.detect import available_splits, load_dataset, read_annotations
 from paploss.data.shapes import shapes
-from paploss.data.transforms import collate, evaluation_transform, training_transform
+from paploss.data.transforms import collate, training_transform
 
 __all__ = [
     "Annotations",
@@ -12,7 +12,6 @@ __all__ = [
     "Record",
     "available_splits",
     "collate",
-    "evaluation_transform",
     "load_dataset",
     "read_annotations",
     "shapes",

@@ -1,4 +1,4 @@
-"""Augmentation for training, resizing for evaluation, and batches: all of it torchvision v2."""
+"""Augmentation for training, and batches: all of it torchvision v2."""
 
 from __future__ import annotations
 
@@ -43,19 +43,6 @@ def training_transform(name: str, size: int | tuple[int, int]) -> Any:
     # The crop empties boxes whose centre it leaves out; resizing may leave less than a pixel.
     sanitize = v2.SanitizeBoundingBoxes(min_size=1, min_area=1, labels_getter=_per_box)
     return v2.Compose([*steps[name], sanitize, v2.ToDtype(torch.float32, scale=True)])
-
-
-def evaluation_transform(short: int, long: int | None = None) -> Any:
-    """Resize so that the short side is ``short`` unless the long one would exceed ``long``.
-
-    The paper evaluates with 500 and 833. Without ``long`` images become squares of side ``short``.
-    Boxes are resized too; the target's ``size`` keeps the original height and width.
-    """
-    _check_side("short", short)
-    if long is not None and long <= short:
-        raise ValueError(f"long: expected more than short = {short}, found {long}")
-    resize = v2.Resize((short, short)) if long is None else v2.Resize(short, max_size=long)
-    return v2.Compose([resize, v2.ToDtype(torch.float32, scale=True)])
 
 
 def collate(

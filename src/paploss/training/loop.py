@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -165,6 +166,7 @@ class _Training:
     ) -> None:
         self.config, self.run, self.on_progress = config, run, on_progress
         trackers = ["tensorboard"] + ["wandb"] * bool(importlib.util.find_spec("wandb"))
+        AcceleratorState._reset_state()  # an earlier run in this process may have had another precision
         self.accelerator = Accelerator(
             mixed_precision=config.precision, log_with=trackers, project_dir=str(run.path)
         )
