@@ -146,6 +146,10 @@ class RankingSums:
         With one function alone, any number of histograms: sums (histograms, P).
         """
         f = self._functions
+        compiled = _compiled_kernels(self.knots)
+        if compiled is not None:
+            tables = self._coordinate, self._rounding, self._windows, self._right
+            return Sums(*compiled.sums(histograms, *tables, f.level, f.slope, f.bottom))
         counts, distances = torch.stack(histograms, dim=1)  # (F, K+1) each
         moments = distances + counts * (self._coordinate + self._rounding)
         moments = torch.where(self._windows > 0, moments, 0.0)
@@ -177,6 +181,12 @@ class RankingSums:
 
         The last entry, for ignored scores, is 0.
         """
+        compiled = _compiled_kernels(self.knots)
+        if compiled is not None:
+            table: Tensor = compiled.transposed_slopes(
+                coefficients, self._functions.slope, self._order
+            )
+            return table
         slopes = coefficients[:, :, None] * self._functions.slope[:, None, :]  # (F, P, T)
         whole, unit = _whole_numbers(slopes)
         # Each window closes with exactly the slope it opened: outside, the sum is exactly 0.
@@ -236,7 +246,7 @@ def look_up(table: Tensor, intervals: Tensor) -> Tensor:
 
 
 def _compiled_kernels(x: Tensor) -> ModuleType | None:
-    """The numba version of the passes over all scores, unless numba is missing or switched off."""
+    """The numba version of what loops over scores or knots, unless it is missing or switched off."""
     if x.device.type != "cpu" or os.environ.get("PAPLOSS_COMPILED", "1") == "0":
         return None
     try:
