@@ -12,11 +12,13 @@ import paploss.criteria
 from paploss import LossParameters, ParameterizedAPLoss
 from paploss.criteria import (
     CRITERIA,
+    Criteria,
     Criterion,
     CrossEntropyCriterion,
     CSEAutoLossACriterion,
     FocalCriterion,
     MatchedPredictions,
+    build_criteria,
     build_criterion,
 )
 from paploss.loss.localization import iou_quality
@@ -46,7 +48,7 @@ def rows_of(matched: MatchedPredictions, rows: Tensor) -> MatchedPredictions:
 
 def test_names_and_kinds() -> None:
     assert set(CRITERIA) == {
-        *("pap", "focal+l1", "focal+giou", "ce+l1", "ce+giou"),
+        *("pap", "focal+l1", "focal+giou", "focal+l1+giou", "ce+l1", "ce+giou"),
         *("ap+l1", "alrp", "rs", "cse-autoloss-a"),
     }
     built = {name: build_criterion(name) for name in CRITERIA}
@@ -61,12 +63,14 @@ def test_public_names() -> None:
         "AveragePrecisionCriterion",
         "CRITERIA",
         "CSEAutoLossACriterion",
+        "Criteria",
         "Criterion",
         "CrossEntropyCriterion",
         "FocalCriterion",
         "MatchedPredictions",
         "ParameterizedAPCriterion",
         "RankSortCriterion",
+        "build_criteria",
         "build_criterion",
     ]
     assert all(hasattr(paploss.criteria, name) for name in paploss.criteria.__all__)
@@ -160,7 +164,8 @@ def test_perfection_is_the_minimum(name: str, kernel: str) -> None:
     if name == "cse-autoloss-a":  # its box loss is -2 / e at its best
         target = matched.target_boxes
         area = (target[:, 2] - target[:, 0]) * (target[:, 3] - target[:, 1])
-        assert losses.pop("box") == pytest.approx((-2 / area).mean().item(), abs=1e-6)
+        rows = (matched.labels != -2).sum()
+        assert losses.pop("box") == pytest.approx((10 * -2 / area).sum().item() / rows, abs=1e-6)
     assert sum(losses.values()) == pytest.approx(0, abs=1e-4)
     assert imperfect > 0.1
     _, *gradient = gradients(criterion, perfect)
@@ -271,15 +276,70 @@ def test_focal_without_focus_is_half_the_cross_entropy() -> None:
 
 
 def test_box_losses_and_their_weights() -> None:
-    for family in ("focal", "ce"):
+    for family in ("focal", "ap", "ce"):
         matched = make_matched(8, background=family == "ce")
-        l1 = (matched.box_deltas - matched.target_deltas).abs().sum() / len(matched.box_deltas)
-        giou = generalized_box_iou_loss(matched.predicted_boxes, matched.target_boxes).mean()
-        for box, expected in (("l1", l1), ("giou", 2 * giou)):
+        l1 = (matched.box_deltas - matched.target_deltas).abs().sum()
+        giou = generalized_box_iou_loss(matched.predicted_boxes, matched.target_boxes).sum()
+        # Cross entropy comes with sampling: all rows count, and GIoU weighs 10.
+        count = (matched.labels != -2).sum() if family == "ce" else len(matched.box_deltas)
+        usual = 10 if family == "ce" else 2
+        cases = [("l1", l1 / count, 1), ("giou", usual * giou / count, usual)]
+        for box, expected, weight in cases[: 1 if family == "ap" else 2]:
             name = f"{family}+{box}"
             assert build_criterion(name)(matched)["box"].item() == pytest.approx(expected.item())
-            heavy = build_criterion(name, box_weight=10.0)(matched)["box"].item()
-            assert heavy == pytest.approx(10 * expected.item() / (2 if box == "giou" else 1))
+            heavy = build_criterion(name, box_weight=7.0)(matched)["box"].item()
+            assert heavy == pytest.approx(7 * expected.item() / weight)
+
+
+def test_deformable_detrs_loss_has_two_box_losses() -> None:
+    matched = make_matched(8)
+    both = build_criterion("focal+l1+giou")(matched)
+    l1, giou = (build_criterion(f"focal+{box}")(matched) for box in ("l1", "giou"))
+    assert both["box"].item() == pytest.approx((5 * l1["box"] + giou["box"]).item())
+    assert both["focal"].item() == pytest.approx(2 * l1["focal"].item())
+    halved = build_criterion("focal+l1+giou", box_weight=0.5)(matched)
+    assert halved["box"].item() == pytest.approx(both["box"].item() / 2)
+
+
+def test_one_criterion_for_each_head() -> None:
+    heads = {"rpn": LossParameters.linear(), "rcnn": LossParameters.substitution("square")}
+    criteria = build_criteria("pap", ("rpn", "rcnn"), parameters=heads)
+    matched = make_matched(3)
+    for head, parameters in heads.items():
+        alone = build_criterion("pap", parameters=parameters)(matched)["pap"]
+        assert criteria[head](matched)["pap"].item() == alone.item()
+    assert criteria.ranking
+    assert criteria.score == "sigmoid"
+    shared = build_criteria("pap", ("rpn", "rcnn"), parameters={"detector": heads["rcnn"]})
+    assert shared["rpn"](matched)["pap"].item() == criteria["rcnn"](matched)["pap"].item()
+    with pytest.raises(ValueError, match="the loss has the heads rpn, rcnn, the detector detector"):
+        build_criteria("pap", ("detector",), parameters=heads)
+
+
+@pytest.mark.parametrize("name", ["alrp", "rs"])
+def test_proposals_weigh_a_fifth_as_in_their_papers(name: str) -> None:
+    criteria = build_criteria(name, ("rpn", "rcnn"))
+    matched = make_matched(3)
+    of_proposals, of_regions = (sum(criteria[h](matched).values()) for h in ("rpn", "rcnn"))
+    assert of_proposals.item() == pytest.approx(0.2 * of_regions.item())
+
+
+def test_heads_learn_from_epochs_on_their_own() -> None:
+    criteria = build_criteria("alrp", ("rpn", "rcnn"))
+    criteria["rcnn"](make_matched(3))
+    criteria.end_epoch()
+    assert criteria["rpn"].balance == 50
+    assert criteria["rcnn"].balance != 50
+
+
+def test_heads_that_do_not_fit_are_named() -> None:
+    focal, entropy = build_criterion("focal+l1"), build_criterion("ce+l1")
+    with pytest.raises(ValueError, match=r"each head \(rpn, rcnn\), found rpn"):
+        Criteria({"rpn": focal}, ("rpn", "rcnn"))
+    with pytest.raises(ValueError, match="the same score"):
+        Criteria({"rpn": focal, "rcnn": entropy}, ("rpn", "rcnn"))
+    with pytest.raises(ValueError, match="expected a Criterion or a dict of them, found str"):
+        Criteria("focal+l1", ("detector",))
 
 
 def test_cross_entropy_is_pytorchs() -> None:
@@ -300,7 +360,7 @@ def test_cse_autoloss_by_hand() -> None:
     )
     losses = CSEAutoLossACriterion()(matched)
     box = 1 - 50 / 150 + (150 - 50 - 2) / 150
-    assert losses["box"].item() == pytest.approx(box)
+    assert losses["box"].item() == pytest.approx(10 * box / 2)
     weight = 1 + torch.tensor(1 / 3).sin().item()
     entropy = torch.tensor(3.0).log().item()
     assert losses["cross_entropy"].item() == pytest.approx((weight + 1) * entropy / 2)

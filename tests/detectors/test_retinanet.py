@@ -5,56 +5,40 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from torchvision.ops import box_iou
+from torchvision.models.detection import RetinaNet
+from torchvision.ops import box_iou, sigmoid_focal_loss
 
-from paploss.criteria import build_criterion
-from paploss.detectors import DetectorConfig, build_detector
-from paploss.detectors.retinanet import RetinaNet, match
+from paploss.criteria import Criterion, MatchedPredictions, build_criterion
+from paploss.detectors import build_detector, detach, detector_config
 from paploss.presets import load_preset
+from tests.detectors.cases import Recorder, batch, crowded
 
 
-def tiny(loss: str = "focal+giou", **settings: object) -> RetinaNet:
+def tiny(loss: str | Criterion = "focal+giou", **settings: object) -> RetinaNet:
     torch.manual_seed(0)
-    options = {"parameters": load_preset("retinanet-r50-fpn-coco-tied")} if loss == "pap" else {}
-    config = DetectorConfig.model_validate({"size": "tiny", **settings})
-    model = build_detector(config, 3, build_criterion(loss, **options))
+    if isinstance(loss, str):
+        options = {"parameters": load_preset("retinanet-r50-fpn-coco")} if loss == "pap" else {}
+        loss = build_criterion(loss, **options)
+    model = build_detector(detector_config(name="retinanet", **settings), 3, loss)
     assert isinstance(model, RetinaNet)
     return model
 
 
-def batch() -> tuple[list[Tensor], list[dict[str, Tensor]]]:
-    torch.manual_seed(1)
-    images = [torch.rand(3, 128, 128) for _ in range(3)]
-    targets = [
-        {
-            "boxes": torch.tensor([[10.0, 10.0, 40.0, 50.0], [60.0, 20.0, 120.0, 90.0]]),
-            "labels": torch.tensor([0, 2]),
-        },
-        {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)},
-        {"boxes": torch.tensor([[0.0, 0.0, 128.0, 128.0]]), "labels": torch.tensor([1])},
-    ]
-    return images, targets
-
-
-def matched_batch(model: RetinaNet) -> tuple[object, list[Tensor], list[dict[str, Tensor]]]:
+def matched_batch(model: RetinaNet) -> tuple[MatchedPredictions, list[Tensor]]:
+    """What reaches the criterion, and the anchors."""
     images, targets = batch()
-    batched, targets = model.transform(images, targets)
-    features = list(model.backbone(batched.tensors).values())
-    anchors = model.anchor_generator(batched, features)
-    return match(model, targets, model.head(features), anchors), anchors, targets
+    model.train()(images, targets)
+    batched, _ = model.transform(images)
+    anchors = model.anchor_generator(batched, list(model.backbone(batched.tensors).values()))
+    return model.criterion["detector"].seen, anchors
 
 
 @torch.no_grad()
 def test_match_agrees_with_torchvisions_own_loss() -> None:
     """The waist's L1 and the labels give the losses torchvision computes itself."""
-    model = tiny()
-    images, targets = batch()
-    batched, targets = model.transform(images, targets)
-    features = list(model.backbone(batched.tensors).values())
-    anchors = model.anchor_generator(batched, features)
-    outputs = model.head(features)
-    matched = match(model, targets, outputs, anchors)
-    theirs = super(RetinaNet, model).compute_loss(targets, outputs, anchors)
+    model = tiny(Recorder())
+    matched, _ = matched_batch(model)
+    theirs = detach(model)(*batch())
 
     per_image = matched.labels.view(3, -1)
     image_of_positive = (matched.labels >= 0).nonzero().squeeze(1) // per_image.shape[1]
@@ -64,8 +48,6 @@ def test_match_agrees_with_torchvisions_own_loss() -> None:
         for k in range(3)
     )
     assert theirs["bbox_regression"].item() == pytest.approx(float(ours) / 3, rel=1e-5)
-    from torchvision.ops import sigmoid_focal_loss
-
     total = 0.0
     logits = matched.logits.view(3, -1, 3)
     for k in range(3):
@@ -79,8 +61,9 @@ def test_match_agrees_with_torchvisions_own_loss() -> None:
 
 
 def test_match_gives_every_object_an_anchor_and_decodes_boxes() -> None:
-    model = tiny()
-    matched, anchors, targets = matched_batch(model)
+    model = tiny(Recorder())
+    matched, anchors = matched_batch(model)
+    _, targets = batch()
     assert matched.logits.shape == (len(matched.labels), 3)
     assert set(matched.labels.tolist()) >= {-1, 0, 1, 2}
     images = matched.labels.view(3, -1)
@@ -112,6 +95,17 @@ def test_a_batch_without_objects_trains(loss: str) -> None:
     total = sum(model([images[1]], [targets[1]]).values())
     total.backward()
     assert total.isfinite()
+
+
+def test_300_objects_and_objects_with_many_anchors() -> None:
+    model = tiny("pap").train()
+    loss = model(*crowded(300))["pap"]
+    loss.backward()
+    assert 0 < loss < 1
+    recorded = tiny(Recorder()).train()
+    recorded(*batch())
+    boxes = recorded.criterion["detector"].seen.target_boxes
+    assert len(boxes.unique(dim=0)) == 3 < len(boxes), "an object is matched more than once"
 
 
 def test_detections_are_in_the_images_own_pixels() -> None:
@@ -164,5 +158,5 @@ def test_weights_from_a_file(tmp_path: object) -> None:
 
 
 def test_softmax_losses_are_refused() -> None:
-    with pytest.raises(ValueError, match="retinanet trains one sigmoid score"):
+    with pytest.raises(ValueError, match="RetinaNet takes losses of one sigmoid score"):
         tiny("ce+l1")

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from paploss.criteria.box_regression import BoxLoss
-from paploss.criteria.criterion import Criterion
+from paploss.criteria.criterion import Criterion, positives_or_one
 from paploss.criteria.matched import MatchedPredictions
 from paploss.criteria.ranked_positives import RankedPositives, error_driven_loss
 from paploss.loss.parameterized_ap import Positives, not_traced, nothing_to_rank
+
+_USUAL = {"l1": 1.0, "giou": 2.0}
 
 
 class AveragePrecisionCriterion(Criterion):
@@ -31,17 +33,17 @@ class AveragePrecisionCriterion(Criterion):
         self, box_loss: str = "l1", *, box_weight: float | None = None, margin: float = 1.0
     ) -> None:
         super().__init__()
-        self.box_loss = BoxLoss(box_loss, box_weight)
+        self.box_loss = BoxLoss(box_loss, box_weight, _USUAL)
         self.margin = margin
 
     def losses(self, matched: MatchedPredictions, positives: Positives) -> dict[str, Tensor]:
         return {
             "ap": average_precision_loss(matched.logits, positives, margin=self.margin),
-            "box": self.box_loss(matched),
+            "box": self.box_loss(matched, positives_or_one(positives)),
         }
 
     def extra_repr(self) -> str:
-        return f"box_loss={self.box_loss.name}, box_weight={self.box_loss.weight}"
+        return str(self.box_loss)
 
 
 @not_traced

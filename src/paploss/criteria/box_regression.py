@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 from torch.nn.functional import l1_loss
 from torchvision.ops import generalized_box_iou_loss
 
 from paploss.criteria.matched import MatchedPredictions
 from paploss.loss.parameterized_ap import at_least_float32
-
-# As usual for dense detectors: MMDetection's RetinaNet takes L1 as it is and GIoU twice.
-DEFAULT_WEIGHTS = {"l1": 1.0, "giou": 2.0}
 
 
 def l1_of_deltas(matched: MatchedPredictions) -> Tensor:
@@ -44,20 +42,33 @@ BOX_LOSSES: dict[str, Callable[[MatchedPredictions], Tensor]] = {
 
 
 class BoxLoss:
-    """A box loss by name with its weight.
+    """One box loss by name, or two added (``l1+giou``), with weights.
 
     Args:
-        name: ``l1`` or ``giou``.
-        weight: factor; by default 1 for ``l1`` and 2 for ``giou``.
+        name: ``l1``, ``giou`` or ``l1+giou``.
+        weight: of the one loss; a factor of both weights where there are two.
+        usual: weight of each loss where ``weight`` does not say it.
     """
 
-    def __init__(self, name: str, weight: float | None = None) -> None:
-        if name not in BOX_LOSSES:
-            raise ValueError(f"box_loss: expected one of {', '.join(BOX_LOSSES)}, found {name!r}")
+    def __init__(self, name: str, weight: float | None, usual: Mapping[str, float]) -> None:
+        parts = name.split("+")
+        if name not in (*BOX_LOSSES, "+".join(BOX_LOSSES)):
+            raise ValueError(
+                f"box_loss: expected one of {', '.join(BOX_LOSSES)} or "
+                f"{'+'.join(BOX_LOSSES)}, found {name!r}"
+            )
         self.name = name
-        self.weight = DEFAULT_WEIGHTS[name] if weight is None else weight
+        if weight is not None and len(parts) == 1:
+            self.weights = {name: weight}
+        else:
+            factor = 1.0 if weight is None else weight
+            self.weights = {part: usual[part] * factor for part in parts}
 
-    def __call__(self, matched: MatchedPredictions) -> Tensor:
-        """Weighted mean over the positives; 0 in the graph if there are none."""
-        total = BOX_LOSSES[self.name](matched)
-        return self.weight * total / max(1, len(matched.predicted_boxes))
+    def __call__(self, matched: MatchedPredictions, count: int | Tensor) -> Tensor:
+        """Weighted sum over the positives divided by a count; 0 in the graph if there are none."""
+        parts = [weight * BOX_LOSSES[part](matched) for part, weight in self.weights.items()]
+        return torch.stack(parts).sum() / count
+
+    def __repr__(self) -> str:
+        weights = "+".join(f"{weight:g}*{part}" for part, weight in self.weights.items())
+        return f"box_loss={weights}"

@@ -22,16 +22,19 @@ class Criterion(nn.Module):
             last, for background.
         ranking: True if only differences of scores mean something, so that a fixed threshold on
             scores does not.
+        weight: factor of all losses of this head, beside those of a detector's other heads.
     """
 
     score: Literal["sigmoid", "softmax"] = "sigmoid"
     ranking: bool = False
+    weight: float = 1.0
 
     def forward(self, matched: MatchedPredictions) -> dict[str, Tensor]:
         positives = self.find_positives(matched)
         # Losses are sums over the whole batch: half precision is too coarse for them.
         with torch.autocast(matched.logits.device.type, enabled=False):
-            return self.losses(matched, positives)
+            losses = self.losses(matched, positives)
+            return {name: loss * self.weight for name, loss in losses.items()}
 
     def losses(self, matched: MatchedPredictions, positives: Positives) -> dict[str, Tensor]:
         """The named losses; what a criterion has to define."""
@@ -61,6 +64,6 @@ class Criterion(nn.Module):
         return positives
 
 
-def per_positive(total: Tensor, positives: Positives) -> Tensor:
-    """A sum over the batch, divided by the number of positives in it (at least 1)."""
-    return total / max(1, len(positives.rows))
+def positives_or_one(positives: Positives) -> int:
+    """How many positives there are, for a mean over them; 1 if there are none."""
+    return max(1, len(positives.rows))

@@ -11,17 +11,19 @@ from paploss.criteria.criterion import Criterion
 from paploss.criteria.matched import MatchedPredictions
 from paploss.loss.parameterized_ap import IGNORED, Positives, at_least_float32
 
+# Two-stage detectors divide by all sampled rows, positive or not; GIoU then has a weight of 10.
+USUAL_WEIGHTS = {"l1": 1.0, "giou": 10.0}
 _LEFT_OUT = -100  # what PyTorch ignores
 
 
 class CrossEntropyCriterion(Criterion):
-    """Cross entropy, the mean over the rows not ignored, and a box loss per positive.
+    """Cross entropy and a box loss of the positives, both divided by the rows not ignored.
 
     How many background rows take part is the detector's choice: it samples, or it does not.
 
     Args:
         box_loss: ``l1`` or ``giou``.
-        box_weight: factor of the box loss; 1 for ``l1``, 2 for ``giou`` by default.
+        box_weight: factor of the box loss; 1 for ``l1``, 10 for ``giou`` by default.
 
     Shape:
         logits (N, C + 1), see `MatchedPredictions`; losses ``cross_entropy`` and ``box``.
@@ -32,17 +34,17 @@ class CrossEntropyCriterion(Criterion):
 
     def __init__(self, box_loss: str = "l1", *, box_weight: float | None = None) -> None:
         super().__init__()
-        self.box_loss = BoxLoss(box_loss, box_weight)
+        self.box_loss = BoxLoss(box_loss, box_weight, USUAL_WEIGHTS)
 
     def losses(self, matched: MatchedPredictions, positives: Positives) -> dict[str, Tensor]:
         losses = row_cross_entropy(matched)
         return {
-            "cross_entropy": mean_of_rows(losses, matched.labels),
-            "box": self.box_loss(matched),
+            "cross_entropy": losses.sum() / rows_that_count(matched.labels),
+            "box": self.box_loss(matched, rows_that_count(matched.labels)),
         }
 
     def extra_repr(self) -> str:
-        return f"box_loss={self.box_loss.name}, box_weight={self.box_loss.weight}"
+        return str(self.box_loss)
 
 
 def row_cross_entropy(matched: MatchedPredictions) -> Tensor:
@@ -55,6 +57,6 @@ def row_cross_entropy(matched: MatchedPredictions) -> Tensor:
     )
 
 
-def mean_of_rows(losses: Tensor, labels: Tensor) -> Tensor:
-    """Mean over the rows that are not ignored; 0 if there are none."""
-    return losses.sum() / (labels != IGNORED).sum().clamp(min=1)
+def rows_that_count(labels: Tensor) -> Tensor:
+    """How many rows are not ignored, at least 1."""
+    return (labels != IGNORED).sum().clamp(min=1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from paploss.criteria.criterion import Criterion, per_positive
-from paploss.criteria.cross_entropy import mean_of_rows, row_cross_entropy
+from paploss.criteria.criterion import Criterion
+from paploss.criteria.cross_entropy import USUAL_WEIGHTS, row_cross_entropy, rows_that_count
 from paploss.criteria.matched import MatchedPredictions
 from paploss.loss.localization import iou_quality
 from paploss.loss.parameterized_ap import Positives, at_least_float32
@@ -27,7 +27,7 @@ class CSEAutoLossACriterion(Criterion):
     class branch, and 0 for background.
 
     Args:
-        box_weight: factor of the box loss.
+        box_weight: factor of the box loss; by default that of GIoU beside cross entropy.
 
     Shape:
         logits (N, C + 1), see `MatchedPredictions`; losses ``cross_entropy`` and ``box``.
@@ -36,7 +36,7 @@ class CSEAutoLossACriterion(Criterion):
     score = "softmax"
     ranking = False
 
-    def __init__(self, *, box_weight: float = 1.0) -> None:
+    def __init__(self, *, box_weight: float = USUAL_WEIGHTS["giou"]) -> None:
         super().__init__()
         self.box_weight = box_weight
 
@@ -48,10 +48,10 @@ class CSEAutoLossACriterion(Criterion):
             weights = torch.ones_like(losses)
             iou = iou_quality(predicted, target).to(losses.dtype)
             weights[positives.rows] = 1 + iou.sin()
-        box = per_positive(cse_box_losses(predicted, target).sum(), positives)
+        rows = rows_that_count(matched.labels)
         return {
-            "cross_entropy": mean_of_rows(losses * weights, matched.labels),
-            "box": self.box_weight * box,
+            "cross_entropy": (losses * weights).sum() / rows,
+            "box": self.box_weight * cse_box_losses(predicted, target).sum() / rows,
         }
 
     def extra_repr(self) -> str:

@@ -17,29 +17,34 @@ from torchvision.ops.feature_pyramid_network import (
     LastLevelP6P7,
 )
 
-STRIDES = (8, 16, 32)  # of the feature maps taken from a backbone
+from paploss.detectors.config import FasterRCNNConfig, RetinaNetConfig
+
+COARSEST_STRIDE = 32  # of the feature maps taken from a backbone
 
 
 class BackboneWithPyramid(nn.Module):
-    """A backbone's feature maps of stride 8, 16, 32 in a feature pyramid, and coarser levels on top.
+    """A backbone's feature maps in a feature pyramid, and coarser levels on top.
 
     Args:
-        body: gives the three maps, as a dict in order of stride.
-        channels_in: channels of the three maps.
+        body: gives the maps, as a dict in order of stride.
+        channels_in: channels of the maps.
         channels: channels of every level of the pyramid.
-        levels: 3, 4 (one max-pooled on top) or 5 (two convolutions on top, as in RetinaNet).
+        extra_levels: above them: none, one (max-pooled) or two (by convolutions, as in RetinaNet).
     """
 
-    def __init__(self, body: nn.Module, channels_in: list[int], channels: int, levels: int) -> None:
+    def __init__(
+        self, body: nn.Module, channels_in: list[int], channels: int, extra_levels: int
+    ) -> None:
         super().__init__()
-        extra: ExtraFPNBlock | None = {
-            3: None,
-            4: LastLevelMaxPool(),
-            5: LastLevelP6P7(channels_in[-1], channels),
-        }[levels]
+        extra: ExtraFPNBlock | None = (
+            None,
+            LastLevelMaxPool(),
+            LastLevelP6P7(channels_in[-1], channels),
+        )[extra_levels]
         self.body = body
         self.fpn = FeaturePyramidNetwork(channels_in, channels, extra_blocks=extra)
         self.out_channels = channels
+        self.levels = [str(level) for level in range(len(channels_in))]  # without the extra ones
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         pyramid: dict[str, Tensor] = self.fpn(self.body(images))
@@ -47,44 +52,45 @@ class BackboneWithPyramid(nn.Module):
 
 
 class _TimmBody(nn.Module):
-    def __init__(self, model: nn.Module, indices: list[int]) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.indices = indices
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         maps = self.model(images)
         return OrderedDict((str(level), maps[level]) for level in range(len(maps)))
 
 
-def build_backbone(
-    name: str, *, weights: str, channels: int, levels: int, freeze_batch_norm: bool
-) -> BackboneWithPyramid:
-    """A feature pyramid on a named backbone.
+def build_backbone(config: RetinaNetConfig | FasterRCNNConfig) -> BackboneWithPyramid:
+    """A feature pyramid on a backbone.
 
-    Args:
-        name: a torchvision model (``resnet50``, ``mobilenet_v2``, ...), or ``timm:NAME``.
-        weights: ``none``, ``imagenet`` (downloaded by torchvision or timm), or a file of the
-            library's own state dict.
-        channels: channels of the pyramid.
-        levels: of the pyramid, 3 to 5.
-        freeze_batch_norm: keep the statistics and affine terms of batch norms as they are.
+    The backbone is a torchvision model (``resnet50``, ``mobilenet_v2``, ...) or ``timm:NAME``; its
+    weights are ``none``, ``imagenet`` (downloaded by the library) or a file of the library's own
+    state dict. Frozen batch norms keep their statistics and affine terms.
     """
-    pretrained = weights == "imagenet"
-    state = None if weights in ("none", "imagenet") else _load_state(Path(weights))
-    if name.startswith("timm:"):
-        body, channels_in = _timm_body(name.removeprefix("timm:"), pretrained, state)
+    strides = [s for s in (4, 8, 16, COARSEST_STRIDE) if s >= config.finest_stride]
+    extra_levels = config.levels - len(strides)
+    if extra_levels not in (0, 1, 2):
+        raise ValueError(
+            f"levels: from stride {config.finest_stride} on expected {len(strides)} to "
+            f"{len(strides) + 2}, found {config.levels}"
+        )
+    pretrained = config.weights == "imagenet"
+    state = None if config.weights in ("none", "imagenet") else _load_state(Path(config.weights))
+    if config.backbone.startswith("timm:"):
+        name = config.backbone.removeprefix("timm:")
+        body, channels_in = _timm_body(name, strides, pretrained, state)
     else:
-        body, channels_in = _torchvision_body(name, pretrained, state)
-    if freeze_batch_norm:
+        body, channels_in = _torchvision_body(config.backbone, strides, pretrained, state)
+    if config.freeze_batch_norm:
         from timm.layers import freeze_batch_norm_2d
 
         body = freeze_batch_norm_2d(body)
-    return BackboneWithPyramid(body, channels_in, channels, levels)
+    return BackboneWithPyramid(body, channels_in, config.channels, extra_levels)
 
 
 def _timm_body(
-    name: str, pretrained: bool, state: dict[str, Tensor] | None
+    name: str, strides: list[int], pretrained: bool, state: dict[str, Tensor] | None
 ) -> tuple[nn.Module, list[int]]:
     import timm
 
@@ -92,18 +98,18 @@ def _timm_body(
         raise ValueError(f"backbone: timm has no model {name!r}")
     model = timm.create_model(name, features_only=True, pretrained=pretrained)
     reductions = model.feature_info.reduction()
-    missing = [stride for stride in STRIDES if stride not in reductions]
+    missing = [stride for stride in strides if stride not in reductions]
     if missing:
         raise ValueError(f"backbone: {name} has no feature maps of stride {missing}: {reductions}")
-    indices = [reductions.index(stride) for stride in STRIDES]
+    indices = [reductions.index(stride) for stride in strides]
     model = timm.create_model(name, features_only=True, pretrained=pretrained, out_indices=indices)
     if state is not None:
         _load_matching(model, state, name)
-    return _TimmBody(model, indices), list(model.feature_info.channels())
+    return _TimmBody(model), list(model.feature_info.channels())
 
 
 def _torchvision_body(
-    name: str, pretrained: bool, state: dict[str, Tensor] | None
+    name: str, strides: list[int], pretrained: bool, state: dict[str, Tensor] | None
 ) -> tuple[nn.Module, list[int]]:
     try:
         model = get_model(name, weights="IMAGENET1K_V1" if pretrained else None)
@@ -114,11 +120,13 @@ def _torchvision_body(
     if state is not None:
         _load_matching(model, state, name)
     if hasattr(model, "layer4"):  # the ResNet family
-        layers = {"layer2": "0", "layer3": "1", "layer4": "2"}
+        layers = {
+            f"layer{stride.bit_length() - 2}": str(level) for level, stride in enumerate(strides)
+        }
         trunk: Any = model
     elif isinstance(getattr(model, "features", None), nn.Sequential):
         trunk = model.features
-        layers = _last_layer_of_each_stride(trunk)
+        layers = _last_layer_of_each_stride(trunk, strides)
     else:
         raise ValueError(f"backbone: the layers of {name} are not known; try timm:{name}")
     body = IntermediateLayerGetter(trunk, return_layers=layers)
@@ -128,7 +136,7 @@ def _torchvision_body(
     return body, [feature.shape[1] for feature in maps.values()]
 
 
-def _last_layer_of_each_stride(layers: nn.Sequential) -> dict[str, str]:
+def _last_layer_of_each_stride(layers: nn.Sequential, strides: list[int]) -> dict[str, str]:
     last = {}
     x = torch.zeros(1, 3, 64, 64)
     layers.eval()
@@ -137,10 +145,10 @@ def _last_layer_of_each_stride(layers: nn.Sequential) -> dict[str, str]:
             x = layer(x)
             last[64 // x.shape[-1]] = name
     layers.train()
-    missing = [stride for stride in STRIDES if stride not in last]
+    missing = [stride for stride in strides if stride not in last]
     if missing:
         raise ValueError(f"backbone: no feature maps of stride {missing}, found {sorted(last)}")
-    return {last[stride]: str(level) for level, stride in enumerate(STRIDES)}
+    return {last[stride]: str(level) for level, stride in enumerate(strides)}
 
 
 def _load_state(path: Path) -> dict[str, Tensor]:

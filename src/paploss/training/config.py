@@ -9,7 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from paploss.detectors.build import DetectorConfig
+from paploss.detectors.config import DetectorConfig, detector_config
 
 
 class _Section(BaseModel):
@@ -60,7 +60,7 @@ class OptimizerConfig(_Section):
 class TrainConfig(_Section):
     """A training run."""
 
-    detector: DetectorConfig = Field(default_factory=lambda: DetectorConfig.model_validate({}))
+    detector: DetectorConfig = Field(default_factory=detector_config)
     data: DataConfig = Field(default_factory=DataConfig)
     loss: LossConfig = Field(default_factory=LossConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -18,11 +19,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from paploss.criteria import Criterion, build_criterion
+from paploss.criteria import Criteria, build_criteria
 from paploss.data.dataset import DetectionDataset
 from paploss.data.detect import load_dataset
 from paploss.data.transforms import collate, training_transform
-from paploss.detectors import build_detector
+from paploss.detectors import DetectorConfig, build_detector
 from paploss.detectors.inference import detect
 from paploss.evaluation.calibration import (
     Calibration,
@@ -31,7 +32,7 @@ from paploss.evaluation.calibration import (
     mark_correct,
 )
 from paploss.evaluation.coco import evaluate_coco
-from paploss.loss.parameters import DEFAULT_HEAD, LossParameters, choose_head, load_heads
+from paploss.loss.parameters import LossParameters, load_heads
 from paploss.presets import list_presets, load_preset_heads
 from paploss.training.batches import steps_per_epoch, training_batches
 from paploss.training.checkpoint import load_checkpoint, save_checkpoint
@@ -84,23 +85,20 @@ def load_splits(config: DataConfig) -> Splits:
     return Splits(train, evaluation, test, train.class_names)
 
 
-def load_parameters(name: str) -> LossParameters:
-    """Loss parameters of a detector with one head: a preset's name or a loss file."""
-    heads = load_preset_heads(name) if name in list_presets() else load_heads(name)
-    return choose_head(heads, DEFAULT_HEAD if DEFAULT_HEAD in heads else None, where=name)
+def load_parameters(name: str) -> dict[str, LossParameters]:
+    """Loss parameters of every head: of a preset by name, or of a loss file."""
+    return load_preset_heads(name) if name in list_presets() else load_heads(name)
 
 
-def make_criterion(config: LossConfig) -> Criterion:
-    """The criterion of a configuration."""
+def make_criteria(config: LossConfig, detector: DetectorConfig) -> Criteria:
+    """The criteria of a configuration, one for each head of the detector."""
     options: dict[str, Any] = {}
     if config.name == "pap":
-        preset = config.parameters or "retinanet-r50-fpn-coco-tied"
-        options = {"parameters": load_parameters(preset), "localization": config.localization}
+        options["parameters"] = load_parameters(config.parameters or detector.default_preset)
+        options["localization"] = config.localization
     elif config.parameters is not None:
         raise ValueError(f"loss.parameters: only pap has parameters, the loss is {config.name}")
-    if config.box_weight is not None:
-        options["box_weight"] = config.box_weight
-    return build_criterion(config.name, **options)
+    return build_criteria(config.name, detector.heads, box_weight=config.box_weight, **options)
 
 
 def learning_rate_factor(config: OptimizerConfig, steps_an_epoch: int, steps: int) -> Any:
@@ -174,9 +172,9 @@ class _Training:
             run.open(config)
         self.accelerator.wait_for_everyone()
         self.splits = load_splits(config.data)
-        self.criterion = make_criterion(config.loss)
+        self.criteria = make_criteria(config.loss, config.detector)
         torch.manual_seed(config.seed)  # of the fresh weights
-        model = build_detector(config.detector, len(self.splits.class_names), self.criterion)
+        model = build_detector(config.detector, len(self.splits.class_names), self.criteria)
         if initial_weights is not None:
             own = model.state_dict()
             fitting = {
@@ -243,23 +241,23 @@ class _Training:
         self.model.train()
         losses: list[Tensor] = []
         norms: list[Tensor] = []
-        stuck = 0
+        stuck = [0]
         since = time.perf_counter()
         for images, targets in batches:
-            loss, norm = self._train_step(images, targets)
-            losses.append(loss)
+            step_losses, norm = self._train_step(images, targets)
+            losses.append(step_losses)
             norms.append(norm)
             self.step += 1
             epoch_ends = self.step % self.steps_an_epoch == 0
             if epoch_ends:
-                self.criterion.end_epoch()
+                self.criteria.end_epoch()
             if self.step % LOG_EVERY == 0 or self.step == self.steps:
-                values = torch.stack(losses).tolist()
-                stuck = _watch(values, stuck, self.step)
+                values = torch.stack(losses)
+                stuck = _watch(values.tolist(), stuck, self.step)
                 now = time.perf_counter()
                 self.seconds += now - since
                 speed = len(values) * config.batch_size * accelerator.num_processes / (now - since)
-                self._log_step(sum(values) / len(values), torch.stack(norms).mean().item(), speed)
+                self._log_step(values.sum(1).mean().item(), torch.stack(norms).mean().item(), speed)
                 losses, norms, since = [], [], now
             evaluate = (
                 epoch_ends and (self.step // self.steps_an_epoch) % config.evaluate_every == 0
@@ -285,17 +283,16 @@ class _Training:
             for target in targets
         ]
         with self.accelerator.autocast():
-            losses = self.model(images, wanted)
-            loss = torch.stack([value.float() for value in losses.values()]).sum()
+            losses = torch.stack([value.float() for value in self.model(images, wanted).values()])
         self.optimizer.zero_grad()
-        self.accelerator.backward(loss)
+        self.accelerator.backward(losses.sum())
         clip = self.config.optimizer.clip_gradient
         norm = self.accelerator.clip_grad_norm_(
             self.model.parameters(), math.inf if clip is None else clip
         )
         self.optimizer.step()
         self.schedule.step()
-        return loss.detach(), norm if norm is not None else loss.new_zeros(())
+        return losses.detach(), norm if norm is not None else losses.new_zeros(())
 
     def _log_step(self, loss: float, norm: float, speed: float) -> None:
         row = {
@@ -357,7 +354,7 @@ class _Training:
             "evaluation": evaluate_coco(truth, detections).to_dict(),
         }
         calibration = Calibration()
-        if self.criterion.ranking:
+        if self.criteria.ranking:
             calibration, result["calibration"] = calibrate(truth, detections)
         if self.splits.test is not None:
             result["test"] = evaluate_coco(
@@ -388,16 +385,21 @@ def calibrate(
     }
 
 
-def _watch(losses: list[float], stuck: int, step: int) -> int:
-    """Count steps at which the loss sat at 1; raise when it is NaN or has sat there for too long."""
-    for loss in losses:
-        if not math.isfinite(loss):
+def _watch(losses: list[list[float]], stuck: list[int], step: int) -> list[int]:
+    """Count the steps at which each loss sat at 1; raise if one is NaN or has sat there too long."""
+    for losses_of_step in losses:
+        for loss in losses_of_step:
+            if not math.isfinite(loss):
+                raise TrainingCollapsedError(
+                    f"the loss is {loss} around step {step}: lower the learning rate"
+                )
+        stuck = [
+            before + 1 if abs(loss - 1) <= 1e-6 else 0
+            for loss, before in zip_longest(losses_of_step, stuck, fillvalue=0)
+        ]
+        if max(stuck) > COLLAPSE_STEPS:
             raise TrainingCollapsedError(
-                f"the loss is {loss} around step {step}: lower the learning rate"
-            )
-        stuck = stuck + 1 if abs(loss - 1) <= 1e-6 else 0
-        if stuck > COLLAPSE_STEPS:
-            raise TrainingCollapsedError(
-                f"the loss has been 1 for {stuck} steps at step {step}: no positive is ranked any more"
+                f"the loss has been 1 for {max(stuck)} steps at step {step}: "
+                "no positive is ranked any more"
             )
     return stuck

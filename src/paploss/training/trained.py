@@ -14,7 +14,7 @@ from paploss.detectors import build_detector
 from paploss.evaluation.calibration import Calibration
 from paploss.training.checkpoint import load_checkpoint
 from paploss.training.config import TrainConfig
-from paploss.training.loop import make_criterion
+from paploss.training.loop import make_criteria
 
 _COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#808000")
 
@@ -45,7 +45,8 @@ def load_detector(path: Path, device: torch.device | str | None = None) -> Train
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     detector = config.detector.model_copy(update={"weights": "none"})  # the checkpoint has them all
-    model = build_detector(detector, len(content["class_names"]), make_criterion(config.loss))
+    criteria = make_criteria(config.loss, detector)
+    model = build_detector(detector, len(content["class_names"]), criteria)
     model.load_state_dict(content["model"])
     return TrainedDetector(
         model.eval().to(device),
