@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -35,33 +36,43 @@ class Study:
     rates: tuple[float, ...]
 
 
-PUBLISHED, TIED = "retinanet-r50-fpn-coco", "retinanet-r50-fpn-coco-tied"
+def pap(preset: str) -> dict[str, list[str]]:
+    """The published parameters of a detector, and the same with f5 tied to f1."""
+    return {
+        "pap, published": ["--loss", preset],
+        "pap, published, tied": ["--loss", f"{preset}-tied"],
+    }
+
+
+def named(*losses: str) -> dict[str, list[str]]:
+    return {loss: ["--loss", loss] for loss in losses}
+
+
+RETINANET, FASTER_RCNN = "retinanet-r50-fpn-coco", "faster-rcnn-r50-fpn-coco"
 STUDIES = {
     "shapes": Study(
         "configs/shapes-retinanet.yaml",
-        {
-            "pap, published": ["--loss", PUBLISHED],
-            "focal+giou": ["--loss", "focal+giou"],
-            "pap, published, tied": ["--loss", TIED],
-            "focal+l1": ["--loss", "focal+l1"],
-        },
+        pap(RETINANET) | named("focal+giou", "focal+l1"),
         (2e-3, 1e-3, 4e-3),
     ),
     "bccd": Study(
         "configs/bccd-retinanet.yaml",
-        {
-            "pap, published": ["--loss", PUBLISHED],
-            "focal+giou": ["--loss", "focal+giou"],
-            "pap, published, tied": ["--loss", TIED],
-            "focal+l1": ["--loss", "focal+l1"],
-        },
+        pap(RETINANET) | named("focal+giou", "focal+l1"),
+        (1e-3, 5e-4, 2e-3),
+    ),
+    "shapes-faster-rcnn": Study(
+        "configs/shapes-faster-rcnn.yaml", pap(FASTER_RCNN) | named("ce+l1"), (2e-3, 1e-3, 4e-3)
+    ),
+    "shapes-deformable-detr": Study(
+        "configs/shapes-deformable-detr.yaml",
+        {"pap, RetinaNet's, tied": ["--loss", f"{RETINANET}-tied"]} | named("focal+l1+giou"),
         (1e-3, 5e-4, 2e-3),
     ),
 }
 
 
 def run_directory(study: str, loss: str, rate: float, seed: int) -> Path:
-    name = loss.replace(", ", "-").replace("+", "-")
+    name = re.sub(r"[^a-z0-9]+", "-", loss.lower())
     return ROOT / "runs" / f"losses-{study}" / f"{name}-lr{rate:g}-seed{seed}"
 
 
@@ -161,7 +172,7 @@ def write(
         row["seconds"] = statistics.mean(run["seconds"] for run in runs)
         if "calibration" in runs[0]:
             row["calibration"] = [
-                [run["calibration"][f"expected_error_{when}"] for run in runs]
+                [run["calibration"]["test"][f"expected_error_{when}"] for run in runs]
                 for when in ("before", "after")
             ]
         rows.append(row)
@@ -177,7 +188,7 @@ def write(
     }
     (ROOT / f"results/losses_{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     lines = [
-        f"# Losses on {name}, RetinaNet",
+        f"# Losses on {name}",
         "",
         f"`{command}`, `{study.config}`; {platform.machine()}, CPU. Mean and standard deviation over"
         f" seeds {', '.join(map(str, SEEDS))} on the test split; learning rate from"
@@ -214,7 +225,7 @@ def write(
     if calibrated:
         lines += [
             "",
-            "Expected calibration error on the evaluation split, before and after calibration (mean of seeds):",
+            "Expected calibration error on the test split, before and after calibration (mean of seeds):",
             "",
         ]
         lines += ["| loss | before | after |", "|---|---|---|"]

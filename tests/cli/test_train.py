@@ -24,17 +24,28 @@ SMALL = [
 ]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("cli") / "run"
-    result = runner.invoke(app, ["train", *SMALL, "--loss=focal+giou", f"--run={path}"])
+DETECTORS = {
+    "retinanet": "focal+giou",
+    "faster-rcnn": "ce+l1",
+    "deformable-detr": "focal+l1+giou",
+}
+
+
+@pytest.fixture(scope="module", params=DETECTORS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / str(request.param)
+    result = runner.invoke(app, ["train", *options(path), f"--run={path}"])
     assert result.exit_code == 0, result.output
     assert "AP50" in result.output
     return path
 
 
+def options(run: Path) -> list[str]:
+    return [*SMALL, f"--detector={run.name}", f"--loss={DETECTORS[run.name]}"]
+
+
 def test_train_as_json_repeats_the_finished_run(run: Path) -> None:
-    result = runner.invoke(app, ["train", *SMALL, "--loss=focal+giou", f"--run={run}", "--json"])
+    result = runner.invoke(app, ["train", *options(run), f"--run={run}", "--json"])
     assert json.loads(result.stdout) == json.loads((run / "evaluation.json").read_text())
 
 

@@ -31,7 +31,7 @@ def coloured() -> DetectionDataset:
     return DetectionDataset(Annotations(["r", "g", "b"], records), pixels=pixels)
 
 
-@pytest.mark.parametrize("name", ["paper", "flip", "none"])
+@pytest.mark.parametrize("name", ["paper", "detr", "flip", "none"])
 def test_boxes_stay_on_their_objects(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "paper":  # keep the colours, by which objects are known
         from torchvision.transforms import v2
@@ -41,7 +41,11 @@ def test_boxes_stay_on_their_objects(name: str, monkeypatch: pytest.MonkeyPatch)
     kept = 0
     for index in range(len(dataset)):
         image, target = dataset[index]
-        assert (image.shape, image.dtype) == ((3, 256, 256), torch.float32)
+        assert image.dtype == torch.float32
+        if name == "detr":  # 0.6 to 1 of the short side, the shape kept
+            assert 153 <= min(image.shape[1:]) <= 256
+        else:
+            assert image.shape == (3, 256, 256)
         assert 0 <= image.min() <= image.max() <= 1
         assert target["size"].tolist() == [90, 120]
         assert target["boxes"].shape[0] == len(target["labels"]) == len(target["crowd"])
@@ -52,7 +56,14 @@ def test_boxes_stay_on_their_objects(name: str, monkeypatch: pytest.MonkeyPatch)
             x, y = ((box[:2] + box[2:]) / 2).int().tolist()
             assert int(image[:, y, x].argmax()) == int(label)
             assert bool(crowd) == (int(label) == 2)
-    assert kept == 120 or (name == "paper" and 60 < kept < 120)
+    assert kept == 120 or (name in ("paper", "detr") and 60 < kept < 120)
+
+
+def test_detrs_images_keep_their_shape_within_limits() -> None:
+    dataset = coloured().with_transform(training_transform("detr", (100, 110)))
+    sizes = {tuple(dataset[index % 40][0].shape[1:]) for index in range(200)}
+    assert len(sizes) > 20
+    assert all(min(size) <= 100 and max(size) <= 110 for size in sizes)
 
 
 def test_the_paper_recipe_varies_and_survives_empty_images() -> None:
@@ -78,7 +89,9 @@ def test_training_sizes_need_not_be_square() -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="name: expected one of paper, flip, none, found 'fancy'"):
+    with pytest.raises(
+        ValueError, match="name: expected one of paper, detr, flip, none, found 'fancy'"
+    ):
         training_transform("fancy", 64)
     with pytest.raises(ValueError, match="size: expected a positive number of pixels, found 0"):
         training_transform("none", 0)

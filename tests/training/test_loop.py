@@ -220,7 +220,7 @@ def test_a_split_for_evaluation_is_cut_from_the_training_images() -> None:
 def test_losses_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="only pap has parameters, the loss is rs"):
         train_small(tmp_path / "a", **{"loss.name": "rs", "loss.parameters": "x"})
-    with pytest.raises(ValueError, match="retinanet trains one sigmoid score"):
+    with pytest.raises(ValueError, match="RetinaNet takes losses of one sigmoid score"):
         train_small(tmp_path / "b", **{"loss.name": "ce+l1"})
 
 

@@ -15,7 +15,9 @@ from paploss.cli.tables import print_evaluation
 
 def train(
     config: Annotated[Path | None, typer.Argument(help="A yaml file, see configs/.")] = None,
-    detector: Annotated[str | None, typer.Option(help="retinanet")] = None,
+    detector: Annotated[
+        str | None, typer.Option(help="retinanet, faster-rcnn or deformable-detr.")
+    ] = None,
     data: Annotated[str | None, typer.Option(help="shapes, or a data set's path.")] = None,
     loss: Annotated[
         str | None, typer.Option(help="A loss by name, or a preset or loss file for pap.")

@@ -10,8 +10,6 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-TRAINING_TRANSFORMS = ("paper", "flip", "none")
-
 # The mean colour of ImageNet, as usual around a zoomed-out image.
 _FILL = {tv_tensors.Image: (124, 116, 104), "others": 0}
 
@@ -21,8 +19,11 @@ def training_transform(name: str, size: int | tuple[int, int]) -> Any:
 
     Args:
         name: ``paper`` (photometric distortion, zoom out up to 4 times, crop by IoU, resize, flip),
-            ``flip`` (resize, flip) or ``none`` (resize).
-        size: what images are resized to, whatever their shape: a square's side, or (height, width).
+            ``detr`` (flip, short side between 0.6 and 1 of what is asked for, every other image
+            cropped before; shapes are kept, so images differ in size), ``flip`` (resize, flip) or
+            ``none`` (resize).
+        size: what images are resized to, whatever their shape: a square's side, or (height, width);
+            for ``detr`` the largest short side, or that and the largest long side.
     """
     height, width = (size, size) if isinstance(size, int) else size
     _check_side("size", min(height, width))
@@ -35,6 +36,7 @@ def training_transform(name: str, size: int | tuple[int, int]) -> Any:
             resize,
             v2.RandomHorizontalFlip(),
         ],
+        "detr": [v2.RandomHorizontalFlip(), _resize_as_detr(height, width)],
         "flip": [resize, v2.RandomHorizontalFlip()],
         "none": [resize],
     }
@@ -58,6 +60,44 @@ def collate(
         for _, target in batch
     ]
     return images, targets
+
+
+def _resize_as_detr(short_side: int, long_side: int) -> v2.Transform:
+    """Deformable DETR's multi-scale resizing and cropping, in proportion to its 800 pixels."""
+
+    def pixels(*of_800: int) -> list[int]:
+        return [max(1, round(side * short_side / 800)) for side in of_800]
+
+    longest = long_side if long_side > short_side else pixels(1333)[0]
+    resize = v2.RandomShortestSize(pixels(*range(480, 801, 32)), longest)
+    crop = _RandomWindow(*pixels(384, 600))
+    return v2.RandomChoice(
+        [resize, v2.Compose([v2.RandomShortestSize(pixels(400, 500, 600)), crop, resize])]
+    )
+
+
+class _RandomWindow(v2.Transform):
+    """Cuts out a window whose sides are drawn between two numbers of pixels."""
+
+    def __init__(self, smallest: int, largest: int) -> None:
+        super().__init__()
+        self.smallest, self.largest = smallest, largest
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        height, width = v2.functional.get_size(
+            next(item for item in flat_inputs if isinstance(item, tv_tensors.Image))
+        )
+
+        def draw(low: int, high: int) -> int:
+            return int(torch.randint(low, max(low, high) + 1, ()))
+
+        new_height = draw(min(height, self.smallest), min(height, self.largest))
+        new_width = draw(min(width, self.smallest), min(width, self.largest))
+        top, left = draw(0, height - new_height), draw(0, width - new_width)
+        return {"top": top, "left": left, "height": new_height, "width": new_width}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        return self._call_kernel(v2.functional.crop, inpt, **params)
 
 
 class _CropByIoU(v2.RandomIoUCrop):

@@ -26,8 +26,9 @@ class DataConfig(_Section):
     evaluation_fraction: float = Field(default=0.1, gt=0, lt=1)  # of the training split, if cut
     images: int = Field(default=1000, ge=1)  # generated for training (shapes only)
     evaluation_images: int = Field(default=300, ge=1)
-    augmentation: Literal["paper", "flip", "none"] = "flip"
-    size: int | tuple[int, int] = 128  # of training images: a square's side, or height and width
+    augmentation: Literal["paper", "detr", "flip", "none"] = "flip"
+    # Of training images: a square's side, or height and width; for detr short and long side at most.
+    size: int | tuple[int, int] = 128
     workers: int = Field(default=0, ge=0)
     seed: int = 0  # of generated images and of the cut
 
@@ -51,6 +52,9 @@ class OptimizerConfig(_Section):
     learning_rate: float = Field(default=2e-3, gt=0)
     weight_decay: float = Field(default=1e-4, ge=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    backbone_factor: float = Field(
+        default=1.0, ge=0
+    )  # of the backbone's learning rate; 0 freezes it
     warmup_steps: int = Field(default=50, ge=0)
     schedule: Literal["cosine", "steps", "constant"] = "cosine"
     steps: list[int] = Field(default_factory=list)  # epochs at which the rate falls to a tenth

@@ -116,12 +116,30 @@ def learning_rate_factor(config: OptimizerConfig, steps_an_epoch: int, steps: in
 
 
 def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """SGD or AdamW; biases and norms are not decayed."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
+    """SGD or AdamW; biases and norms are not decayed, the backbone may learn more slowly."""
+    modules = dict(model.named_modules())
+    # A pyramid's body, or all of the backbone where there is no pyramid.
+    bodies = [name for name in modules if name.endswith("backbone.body")] or [
+        name for name in modules if name.endswith("backbone")
     ]
+    backbone = {
+        id(parameter)
+        for name in bodies
+        for parameter in modules[name].parameters()
+        if config.backbone_factor != 1
+    }
+    groups = []
+    for factor in (1.0, config.backbone_factor) if backbone else (1.0,):
+        members = [
+            parameter
+            for parameter in model.parameters()
+            if parameter.requires_grad and (id(parameter) in backbone) == (factor != 1)
+        ]
+        for decay, weights in ((config.weight_decay, True), (0.0, False)):
+            chosen = [parameter for parameter in members if (parameter.dim() > 1) == weights]
+            groups.append(
+                {"params": chosen, "weight_decay": decay, "lr": config.learning_rate * factor}
+            )
     if config.name == "sgd":
         return torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.momentum)
     return torch.optim.AdamW(groups, lr=config.learning_rate)
@@ -355,11 +373,15 @@ class _Training:
         }
         calibration = Calibration()
         if self.criteria.ranking:
-            calibration, result["calibration"] = calibrate(truth, detections)
+            calibration = calibrate(truth, detections)
+            result["calibration"] = asdict(calibration) | reliability(
+                calibration, truth, detections
+            )
         if self.splits.test is not None:
-            result["test"] = evaluate_coco(
-                self.splits.test.ground_truth(), self._detections(self.splits.test)
-            ).to_dict()
+            truth, detections = self.splits.test.ground_truth(), self._detections(self.splits.test)
+            result["test"] = evaluate_coco(truth, detections).to_dict()
+            if self.criteria.ranking:
+                result["calibration"]["test"] = reliability(calibration, truth, detections)
         if self.accelerator.is_main_process:
             for path in (self.run.last, self.run.best):
                 content = self._content() if path == self.run.last else load_checkpoint(path)
@@ -370,19 +392,31 @@ class _Training:
         return result
 
 
-def calibrate(
+def calibrate(ground_truth: dict[str, Any], detections: list[dict[str, Any]]) -> Calibration:
+    """One rising map from scores to probabilities for all classes."""
+    scores, correct = _judged(ground_truth, detections)
+    return fit_calibration(scores.logit(eps=1e-15), correct)
+
+
+def reliability(
+    calibration: Calibration, ground_truth: dict[str, Any], detections: list[dict[str, Any]]
+) -> dict[str, float]:
+    """Expected calibration error of the scores as they are, and of the calibrated ones."""
+    scores, correct = _judged(ground_truth, detections)
+    calibrated = calibration(scores.logit(eps=1e-15))
+    return {
+        "expected_error_before": expected_calibration_error(scores, correct),
+        "expected_error_after": expected_calibration_error(calibrated, correct),
+    }
+
+
+def _judged(
     ground_truth: dict[str, Any], detections: list[dict[str, Any]]
-) -> tuple[Calibration, dict[str, float]]:
-    """One rising map from scores to probabilities for all classes, and how reliable it makes them."""
+) -> tuple[Tensor, Any]:
+    """Scores of the detections that count, and which of them are right; (n,) each."""
     correct, ignored = mark_correct(ground_truth, detections)
     scores = torch.tensor([found["score"] for found in detections], dtype=torch.float64)
-    scores, correct = scores[~ignored], correct[~ignored]
-    logits = scores.logit(eps=1e-15)
-    calibration = fit_calibration(logits, correct)
-    return calibration, asdict(calibration) | {
-        "expected_error_before": expected_calibration_error(scores, correct),
-        "expected_error_after": expected_calibration_error(calibration(logits), correct),
-    }
+    return scores[~ignored], correct[~ignored]
 
 
 def _watch(losses: list[list[float]], stuck: list[int], step: int) -> list[int]:
