@@ -221,3 +221,27 @@ def test_diagnosis_of_tied_and_unusual_losses() -> None:
         [flat, flat, flat, [(0, 0), (0.5, 0), (1, 1)], flat]
     )
     assert unbounded._largest_rank_error() == math.inf
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=41, max_size=41))
+def test_safe_losses_never_punish_a_better_box(vector: list[float]) -> None:
+    free = LossParameters.from_vector(vector)
+    safe = free.safe()
+    assert safe.punished_ranges() == []
+    x = np.linspace(0, 1, 1001)
+    f2, f4, cut = (
+        np.interp(x, *np.array(points).T)
+        for points in (free.functions[1], free.functions[3], safe.functions[1])
+    )
+    np.testing.assert_allclose(cut, np.minimum(f2, f4), atol=1e-5)
+    assert safe.functions[0] == safe.functions[4] == free.functions[0]
+    assert safe.functions[2:4] == free.functions[2:4]
+
+
+def test_a_tied_loss_may_punish_where_f2_is_above_f4() -> None:
+    steep = ((0.0, 0.0), (0.1, 0.9), (1.0, 1.0))
+    flat = ((0.0, 0.0), (0.9, 0.1), (1.0, 1.0))
+    tied = LossParameters((flat, steep, flat, flat, flat))
+    assert tied.tied() == tied
+    assert tied.punished_ranges()
+    assert tied.safe().punished_ranges() == []

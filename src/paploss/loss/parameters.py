@@ -119,7 +119,8 @@ class LossParameters:
             vector: `vector_length` numbers; 41 for the paper's five segments.
             segments: linear pieces M of each function.
             shared: one function serves all five places.
-            tied: f5 is f1 and is left out of the vector; such a loss never punishes a better box.
+            tied: f5 is f1 and is left out of the vector; such a loss punishes no better box, unless
+                f2 rises above f4.
             gradient_scale: fixed lambda, then left out of the vector.
         """
         theta = np.asarray(vector, dtype=np.float64).reshape(-1)
@@ -138,7 +139,7 @@ class LossParameters:
             gradient_scale = float(10 ** (2 * theta[-1] - 1))
             theta = theta[:-1]
         pieces = theta.reshape(-1, segments - 1, 2)
-        functions = tuple(_points_from_fractions(piece) for piece in pieces)
+        functions = tuple(points_from_fractions(piece) for piece in pieces)
         if shared:
             functions *= 5
         elif tied:
@@ -167,8 +168,16 @@ class LossParameters:
         return cls((points,) * 5, gradient_scale)
 
     def tied(self) -> LossParameters:
-        """The same loss with f5 := f1: each term becomes f1(l) (1 - N/D), so a better box always helps."""
+        """The same loss with f5 := f1: each term becomes f1(l) (1 - N/D).
+
+        A better box then always helps a positive whose rank error N/D is below 1; see `safe`.
+        """
         return LossParameters((*self.functions[:4], self.functions[0]), self.gradient_scale)
+
+    def safe(self) -> LossParameters:
+        """`tied`, with f2 cut off where it is above f4: N/D stays below 1, a better box always helps."""
+        f1, f2, f3, f4, _ = self.functions
+        return LossParameters((f1, _lower_of(f2, f4), f3, f4, f1), self.gradient_scale)
 
     # ---------------------------------------------------------------- reading
 
@@ -200,7 +209,7 @@ class LossParameters:
             raise ValueError("tied: f5 differs from f1")
         _check_segments(self.segments)
         kept = self.functions[: 1 if shared else 4 if tied else 5]
-        fractions = np.concatenate([_fractions_from_points(points) for points in kept])
+        fractions = np.concatenate([fractions_from_points(points) for points in kept])
         if fixed_gradient_scale:
             return fractions
         theta_lambda = (math.log10(self.gradient_scale) + 1) / 2
@@ -410,7 +419,22 @@ def _check_points(name: str, points: Points) -> None:
         raise ValueError(f"{name}: expected y within [0, 1], found {y.tolist()}")
 
 
-def _points_from_fractions(fractions: npt.NDArray[np.float64]) -> Points:
+def _lower_of(one: Points, other: Points) -> Points:
+    """Control points of min(one, other); the one itself if it is nowhere above."""
+    a, b = np.array(one), np.array(other)
+    edges = np.unique(np.concatenate([a[:, 0], b[:, 0]]))
+    gap = np.interp(edges, *a.T) - np.interp(edges, *b.T)
+    if np.all(gap <= 0):
+        return one
+    crossing = gap[:-1] * gap[1:] < 0
+    between = edges[:-1] - gap[:-1] * np.diff(edges) / np.where(crossing, np.diff(gap), 1)
+    x = np.unique(np.concatenate([edges, between[crossing]]))
+    # Accumulated, for rounding may let it fall by a hair.
+    y = np.maximum.accumulate(np.minimum(np.interp(x, *a.T), np.interp(x, *b.T)))
+    return tuple((float(u), float(v)) for u, v in zip(x, y, strict=True))
+
+
+def points_from_fractions(fractions: npt.NDArray[np.float64]) -> Points:
     """Control points from (M-1, 2) fractions: p_k = p_{k-1} + fraction_k (1 - p_{k-1})."""
     inner = 1 - np.cumprod(1 - fractions, axis=0)
     x = np.concatenate([[0.0], inner[:, 0], [1.0]])
@@ -422,7 +446,7 @@ def _points_from_fractions(fractions: npt.NDArray[np.float64]) -> Points:
     return tuple((float(a), float(b)) for a, b in zip(x, y, strict=True))
 
 
-def _fractions_from_points(points: Points) -> npt.NDArray[np.float64]:
+def fractions_from_points(points: Points) -> npt.NDArray[np.float64]:
     table = np.array(points)
     remaining = 1 - table[:-2]  # an exhausted remainder (y already 1) leaves any fraction: take 1
     steps = np.diff(table[:-1], axis=0)
