@@ -410,9 +410,7 @@ def reliability(
     }
 
 
-def _judged(
-    ground_truth: dict[str, Any], detections: list[dict[str, Any]]
-) -> tuple[Tensor, Any]:
+def _judged(ground_truth: dict[str, Any], detections: list[dict[str, Any]]) -> tuple[Tensor, Any]:
     """Scores of the detections that count, and which of them are right; (n,) each."""
     correct, ignored = mark_correct(ground_truth, detections)
     scores = torch.tensor([found["score"] for found in detections], dtype=torch.float64)
