@@ -143,10 +143,14 @@ def test_collapse_and_nan_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(loop.TrainingCollapsedError, match=r"the loss is (nan|inf) around step"):
         train_small(tmp_path / "nan", **{"optimizer.learning_rate": 1e30,
                                          "optimizer.clip_gradient": None, "epochs": 4})  # fmt: skip
-    assert loop._watch([[1.0, 0.3]] * 50, [0], 50) == [50, 0]
-    with pytest.raises(loop.TrainingCollapsedError, match="has been 1 for 51 steps"):
-        loop._watch([[0.3, 1.0]], [0, 50], 51)
-    assert loop._watch([[1.0], [0.9]], [40], 60) == [0]
+    watch = loop.CollapseWatch()
+    for _ in range(50):
+        watch.see(torch.tensor([0.3, 1.0]))
+    watch.see(torch.tensor([1.0, 0.9]), last=True)  # just in time
+    for _ in range(50):
+        watch.see(torch.tensor([0.3, 1.0]))
+    with pytest.raises(loop.TrainingCollapsedError, match="has been 1 for 51 steps at step 102"):
+        watch.see(torch.tensor([0.3, 1.0]), last=True)
 
 
 def test_a_changed_configuration_is_refused(finished: tuple[Path, dict[str, Any]]) -> None:

@@ -115,6 +115,57 @@ def learning_rate_factor(config: OptimizerConfig, steps_an_epoch: int, steps: in
     return factor
 
 
+def targets_on(
+    device: torch.device, images: list[Tensor], targets: list[dict[str, Tensor]]
+) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+    """A batch on a device, with boxes and labels of what is to be found: no crowds."""
+    return [image.to(device, non_blocking=True) for image in images], [
+        {
+            "boxes": target["boxes"][~target["crowd"]].as_subclass(Tensor).to(device),
+            "labels": target["labels"][~target["crowd"]].to(device),
+        }
+        for target in targets
+    ]
+
+
+class CollapseWatch:
+    """Looks at the losses every few steps, and raises when one is NaN or has sat at 1 for too long.
+
+    Args:
+        step: the last step before this one.
+    """
+
+    def __init__(self, step: int = 0) -> None:
+        self.step = step
+        self._unseen: list[Tensor] = []
+        self._stuck: list[int] = []  # steps for which each loss has been 1
+
+    def see(self, losses: Tensor, *, last: bool = False) -> None:
+        """Take the named losses of a step, (n,); they are read together, to spare the device."""
+        self.step += 1
+        self._unseen.append(losses)
+        if len(self._unseen) == LOG_EVERY or last:
+            for row in torch.stack(self._unseen).tolist():
+                self._check(row)
+            self._unseen = []
+
+    def _check(self, losses: list[float]) -> None:
+        for loss in losses:
+            if not math.isfinite(loss):
+                raise TrainingCollapsedError(
+                    f"the loss is {loss} around step {self.step}: lower the learning rate"
+                )
+        self._stuck = [
+            before + 1 if abs(loss - 1) <= 1e-6 else 0
+            for loss, before in zip_longest(losses, self._stuck, fillvalue=0)
+        ]
+        if max(self._stuck) > COLLAPSE_STEPS:
+            raise TrainingCollapsedError(
+                f"the loss has been 1 for {max(self._stuck)} steps at step {self.step}: "
+                "no positive is ranked any more"
+            )
+
+
 def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
     """SGD or AdamW; biases and norms are not decayed, the backbone may learn more slowly."""
     modules = dict(model.named_modules())
@@ -259,11 +310,12 @@ class _Training:
         self.model.train()
         losses: list[Tensor] = []
         norms: list[Tensor] = []
-        stuck = [0]
+        watch = CollapseWatch(self.step)
         since = time.perf_counter()
         for images, targets in batches:
             step_losses, norm = self._train_step(images, targets)
             losses.append(step_losses)
+            watch.see(step_losses, last=self.step + 1 == self.steps)
             norms.append(norm)
             self.step += 1
             epoch_ends = self.step % self.steps_an_epoch == 0
@@ -271,7 +323,6 @@ class _Training:
                 self.criteria.end_epoch()
             if self.step % LOG_EVERY == 0 or self.step == self.steps:
                 values = torch.stack(losses)
-                stuck = _watch(values.tolist(), stuck, self.step)
                 now = time.perf_counter()
                 self.seconds += now - since
                 speed = len(values) * config.batch_size * accelerator.num_processes / (now - since)
@@ -292,16 +343,13 @@ class _Training:
     ) -> tuple[Tensor, Tensor]:
         device = self.accelerator.device
         torch.manual_seed(self.config.seed * 1_000_003 + self.step)  # the same after a restart
-        images = [image.to(device, non_blocking=True) for image in images]
-        wanted = [
-            {
-                "boxes": target["boxes"][~target["crowd"]].as_subclass(Tensor).to(device),
-                "labels": target["labels"][~target["crowd"]].to(device),
-            }
-            for target in targets
-        ]
         with self.accelerator.autocast():
-            losses = torch.stack([value.float() for value in self.model(images, wanted).values()])
+            losses = torch.stack(
+                [
+                    value.float()
+                    for value in self.model(*targets_on(device, images, targets)).values()
+                ]
+            )
         self.optimizer.zero_grad()
         self.accelerator.backward(losses.sum())
         clip = self.config.optimizer.clip_gradient
@@ -415,23 +463,3 @@ def _judged(ground_truth: dict[str, Any], detections: list[dict[str, Any]]) -> t
     correct, ignored = mark_correct(ground_truth, detections)
     scores = torch.tensor([found["score"] for found in detections], dtype=torch.float64)
     return scores[~ignored], correct[~ignored]
-
-
-def _watch(losses: list[list[float]], stuck: list[int], step: int) -> list[int]:
-    """Count the steps at which each loss sat at 1; raise if one is NaN or has sat there too long."""
-    for losses_of_step in losses:
-        for loss in losses_of_step:
-            if not math.isfinite(loss):
-                raise TrainingCollapsedError(
-                    f"the loss is {loss} around step {step}: lower the learning rate"
-                )
-        stuck = [
-            before + 1 if abs(loss - 1) <= 1e-6 else 0
-            for loss, before in zip_longest(losses_of_step, stuck, fillvalue=0)
-        ]
-        if max(stuck) > COLLAPSE_STEPS:
-            raise TrainingCollapsedError(
-                f"the loss has been 1 for {max(stuck)} steps at step {step}: "
-                "no positive is ranked any more"
-            )
-    return stuck

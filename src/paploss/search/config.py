@@ -1,0 +1,95 @@
+"""Everything a search depends on, as one checked configuration."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from paploss.training.config import TrainConfig
+
+SamplerName = Literal["ppo2", "random", "tpe", "cmaes", "gp"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ProxyConfig(_Section):
+    """The short training whose AP on the evaluation split is a trial's reward.
+
+    What is not given here is that of the final training.
+    """
+
+    epochs: int = Field(default=1, ge=1)
+    fraction: float = Field(default=1.0, gt=0, le=1)  # of the training images
+    evaluation_fraction: float = Field(default=1.0, gt=0, le=1)  # of the evaluation images
+    image_size: int | tuple[int, int] | None = None
+    learning_rate: float | None = Field(default=None, gt=0)
+    warmup_steps: int | None = Field(default=None, ge=0)
+    detector: dict[str, Any] = Field(default_factory=dict)  # say, one feature level while searching
+    seed: int = 0
+    prune: bool = False  # stop trials whose AP half-way is below the median of the others
+
+    def train_config(self, train: TrainConfig) -> TrainConfig:
+        """The configuration of a trial's training, but for the loss."""
+        settings = train.model_dump(mode="json")
+        settings["epochs"], settings["seed"] = self.epochs, self.seed
+        settings["detector"] |= self.detector
+        if self.image_size is not None:
+            settings["data"]["size"] = self.image_size
+        for key in ("learning_rate", "warmup_steps"):
+            if getattr(self, key) is not None:
+                settings["optimizer"][key] = getattr(self, key)
+        return TrainConfig.model_validate(settings)
+
+
+class SpaceConfig(_Section):
+    """What is searched."""
+
+    init: str | None = None  # a preset or a loss file to start from; f(x) = x if None
+    segments: int = Field(default=5, ge=2)  # of the start f(x) = x
+    shared: bool = False
+    safe: bool = False
+    fixed: list[str] = Field(default_factory=list)  # any of f1..f5, scale
+
+
+class SamplerConfig(_Section):
+    """Who proposes losses, and how many."""
+
+    name: SamplerName = "ppo2"
+    rounds: int = Field(default=40, ge=1)
+    samples: int = Field(default=8, ge=1)  # of a round
+    sigma: float = Field(default=0.2, gt=0)
+    seed: int = Field(default=0, ge=0)
+
+
+class FinalistsConfig(_Section):
+    """The best trials are repeated with other seeds; the highest mean reward wins."""
+
+    count: int = Field(default=4, ge=1)
+    seeds: int = Field(default=1, ge=1)  # 1: no repetition, the best trial wins
+
+
+class ExecutorConfig(_Section):
+    """Where trials run; the results do not depend on it."""
+
+    name: Literal["local", "ray"] = "local"
+    workers: int = Field(default=1, ge=1)
+    threads: int | None = Field(default=None, ge=1)  # of a worker; a fair share if None
+    timeout: float | None = Field(default=None, gt=0)  # seconds of a trial before it counts as hung
+    ray_address: str | None = None
+    cpus: float = Field(default=1, gt=0)  # of a trial, for Ray
+    gpus: float = Field(default=0, ge=0)
+
+
+class SearchConfig(_Section):
+    """A search, and the final training with what it finds."""
+
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    proxy: ProxyConfig = Field(default_factory=ProxyConfig)
+    space: SpaceConfig = Field(default_factory=SpaceConfig)
+    sampler: SamplerConfig = Field(default_factory=SamplerConfig)
+    finalists: FinalistsConfig = Field(default_factory=FinalistsConfig)
+    executor: ExecutorConfig = Field(default_factory=ExecutorConfig)
+    storage: str | None = None  # an SQLAlchemy URL; SQLite in the run directory if None
