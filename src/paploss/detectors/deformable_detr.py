@@ -157,6 +157,7 @@ def _transformers_config(
         "dropout": config.dropout,
         "with_box_refine": config.box_refinement,
         "auxiliary_loss": True,
+        "class_cost": 2,  # the authors' own; transformers' default is 1
         "disable_custom_kernels": True,
     }
     for part in ("encoder", "decoder"):

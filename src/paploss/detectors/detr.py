@@ -44,7 +44,9 @@ def install(model: Any, criteria: Criteria, overrides: Overrides) -> None:
     """Let a model of `MODELS` train with a criterion, given ``labels`` as transformers takes them.
 
     The model's scores stay what they are, but for a sigmoid criterion on DETR: its head has a last
-    column for background, which then is not trained; scores are the sigmoid of the other columns.
+    column for background, which then is not trained; scores are the sigmoid of the other columns,
+    and not the softmax that transformers' image processor of DETR would take. Thresholds on scores
+    are given to the image processors: with a ranking criterion give them 0.
     """
     background_column = isinstance(model, DetrForObjectDetection)
     _check_score(type(model).__name__, criteria, background_column)

@@ -75,7 +75,7 @@ class ExecutorConfig(_Section):
     """Where trials run; the results do not depend on it."""
 
     name: Literal["local", "ray"] = "local"
-    workers: int = Field(default=1, ge=1)
+    workers: int = Field(default=1, ge=0)  # processes; 0: this one
     threads: int | None = Field(default=None, ge=1)  # of a worker; a fair share if None
     timeout: float | None = Field(default=None, gt=0)  # seconds of a trial before it counts as hung
     ray_address: str | None = None

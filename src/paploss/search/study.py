@@ -1,0 +1,265 @@
+"""The driver of a search: rounds of trials, kept in an Optuna study, until the best loss is known.
+
+The driver alone writes to the store. All it knows is there: a driver that is killed at any moment and
+started again repeats the trials that had not finished, with the same numbers, and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.pruners import MedianPruner
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from paploss.loss.parameters import LossParameters, save_heads
+from paploss.search.config import SearchConfig
+from paploss.search.executors import (
+    Asking,
+    Executor,
+    Job,
+    MakeTask,
+    check_executor,
+    make_executor,
+    proxy_task,
+)
+from paploss.search.objective import Outcome
+from paploss.search.samplers import make_sampler
+from paploss.search.space import SearchSpace
+from paploss.training.loop import load_parameters
+
+STUDY = "search"
+_OUTCOME = "outcome"  # attribute of a trial
+_REPEATS = "repeats"  # attribute of the study: rewards of the finalists with further seeds
+_FIRST_REPEAT = 1_000_000  # keys of jobs that are no trials begin here
+
+
+@dataclass(frozen=True)
+class SearchProgress:
+    """What a display may want to know whenever a trial has finished."""
+
+    round: int
+    rounds: int
+    trials: int
+    of_trials: int
+    best: float
+    round_mean: float
+    collapsed: int
+    failed: int
+    seconds_left: float | None
+
+
+def make_space(config: SearchConfig) -> SearchSpace:
+    """What is searched, for the heads of the detector."""
+    heads = config.train.detector.heads
+    if config.space.init is None:
+        start = {head: LossParameters.linear(config.space.segments) for head in heads}
+    else:
+        given = load_parameters(config.space.init)
+        if len(given) > 1 and set(given) != set(heads):
+            raise ValueError(
+                f"{config.space.init}: holds the heads {', '.join(given)}, "
+                f"the detector has {', '.join(heads)}"
+            )
+        start = {head: given.get(head) or next(iter(given.values())) for head in heads}
+    return SearchSpace(
+        start,
+        shared=config.space.shared,
+        safe=config.space.safe,
+        fixed=frozenset(config.space.fixed),
+    )
+
+
+class Search:
+    """A search in a run directory.
+
+    Args:
+        config: a search that was begun may be continued with more rounds, and on other machines.
+        directory: of ``study.db`` and ``best.loss.json``.
+        on_progress: called whenever a trial has finished.
+        make_task: what gives a loss its reward.
+    """
+
+    def __init__(
+        self,
+        config: SearchConfig,
+        directory: Path,
+        on_progress: Callable[[SearchProgress], None] = lambda progress: None,
+        *,
+        make_task: MakeTask = proxy_task,
+    ) -> None:
+        check_executor(config.executor, config.proxy.prune)
+        self.config, self.directory, self.on_progress = config, directory, on_progress
+        self.make_task = make_task
+        self.space = make_space(config)
+        self.start = self.space.values()
+        self._distributions: dict[str, BaseDistribution] = {
+            name: FloatDistribution(0, 1) for name in self.space.names
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        self.study = optuna.create_study(
+            storage=config.storage or f"sqlite:///{directory / 'study.db'}",
+            study_name=STUDY if config.storage is None else directory.name,
+            direction="maximize",
+            pruner=MedianPruner(n_startup_trials=config.sampler.samples),
+            load_if_exists=True,
+        )
+        self._durations: list[float] = []
+
+    # ---------------------------------------------------------------- rounds
+
+    def run(self) -> dict[str, LossParameters]:
+        """Search to the end, and write the best loss to ``best.loss.json``."""
+        with contextlib.closing(make_executor(self.config, self.make_task)) as executor:
+            for number in range(self.config.sampler.rounds):
+                self._run_round(number, executor)
+            best = self._choose(executor)
+        heads = self.space.heads(best.params)
+        save_heads(heads, self.directory / "best.loss.json", about=self._about(best))
+        return heads
+
+    def _run_round(self, number: int, executor: Executor) -> None:
+        size = self.config.sampler.samples
+        first = number * size
+        known = [
+            trial
+            for trial in self.study.get_trials(deepcopy=False)[first : first + size]
+            if trial.state != TrialState.WAITING  # enqueued, not begun
+        ]
+        trials = {t.number: self._complete(t) for t in known if not t.state.is_finished()}
+        for missing in range(first + len(known), first + size):
+            trials[missing] = self._ask(missing)
+        jobs = [Job(k, self.space.heads(trial.params)) for k, trial in trials.items()]
+        for key, outcome in self._outcomes(jobs, executor, trials):
+            self._tell(trials[key], outcome)
+            self.on_progress(self._progress(number))
+
+    def _ask(self, number: int) -> Trial:
+        self.study.sampler = make_sampler(self.config.sampler, self.start, number)
+        if self.config.sampler.name != "ppo2" and not self.study.get_trials(deepcopy=False):
+            # PPO2 samples around the start; its rivals are told of it by their first trial.
+            self.study.enqueue_trial(self.start)
+        trial = self.study.ask(self._distributions)
+        if trial.number != number:
+            raise ValueError(
+                f"{self.directory}: expected trial {number}, found {trial.number}: "
+                "is another search writing to this study?"
+            )
+        return trial
+
+    def _complete(self, frozen: FrozenTrial) -> Trial:
+        """A trial that a killed driver had begun; numbers it had not drawn yet are drawn now."""
+        self.study.sampler = make_sampler(self.config.sampler, self.start, frozen.number)
+        trial = Trial(self.study, frozen._trial_id)
+        for name in self.space.names:
+            trial.suggest_float(name, 0, 1)
+        return trial
+
+    def _outcomes(
+        self, jobs: list[Job], executor: Executor, trials: dict[int, Trial]
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Run jobs, as many at once as there is room for; one that fails is tried once more."""
+        waiting, running = deque(jobs), dict[int, Job]()
+        retried: set[int] = set()
+        while waiting or running:
+            while waiting and len(running) < executor.capacity:
+                job = waiting.popleft()
+                running[job.key] = job
+                executor.submit(job)
+            for event in executor.events(timeout=60.0):
+                if isinstance(event, Asking):
+                    trial = trials[event.key]
+                    trial.report(event.ap, step=1)
+                    executor.answer(event.key, not trial.should_prune())
+                    continue
+                job = running.pop(event.key)
+                if event.outcome.state == "failed" and event.key not in retried:
+                    retried.add(event.key)
+                    waiting.appendleft(job)
+                    continue
+                message = event.outcome.message
+                if event.key in retried:
+                    message = f"tried twice; {message}" if message else "tried twice"
+                self._durations.append(event.outcome.seconds)
+                yield event.key, replace(event.outcome, message=message)
+
+    def _tell(self, trial: Trial, outcome: Outcome) -> None:
+        trial.set_user_attr(_OUTCOME, asdict(outcome))
+        if outcome.state == "pruned":
+            self.study.tell(trial, state=TrialState.PRUNED)
+        else:  # a collapsed or failed sample is a reward of 0, not a hole
+            self.study.tell(trial, outcome.reward)
+
+    # ---------------------------------------------------------------- the answer
+
+    def _choose(self, executor: Executor) -> FrozenTrial:
+        """The best trial; where asked for, that of the best few with the highest mean over seeds."""
+        complete = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        ranked = sorted(complete, key=lambda trial: (-_reward(trial), trial.number))
+        finalists = ranked[: self.config.finalists.count]
+        seeds = [self.config.proxy.seed + k for k in range(1, self.config.finalists.seeds)]
+        if not seeds:
+            return finalists[0]
+        rewards: dict[str, float] = self.study.user_attrs.get(_REPEATS, {})
+        names = [f"{trial.number}/{seed}" for trial in finalists for seed in seeds]
+        jobs = [
+            Job(_FIRST_REPEAT + k, self.space.heads(finalists[k // len(seeds)].params), seed)
+            for k, (name, seed) in enumerate(zip(names, seeds * len(finalists), strict=True))
+            if name not in rewards
+        ]
+        for key, outcome in self._outcomes(jobs, executor, {}):
+            rewards[names[key - _FIRST_REPEAT]] = outcome.reward
+            self.study.set_user_attr(_REPEATS, rewards)
+        means = {
+            trial.number: statistics.mean(
+                [_reward(trial), *(rewards[f"{trial.number}/{seed}"] for seed in seeds)]
+            )
+            for trial in finalists
+        }
+        return max(finalists, key=lambda trial: means[trial.number])
+
+    def _about(self, best: FrozenTrial) -> dict[str, Any]:
+        return {
+            "title": f"Searched for {self.config.train.detector.name} "
+            f"on {self.config.train.data.path}",
+            "detector": self.config.train.detector.name,
+            "data": self.config.train.data.path,
+            "source": f"paploss search, {self.config.sampler.name}, "
+            f"{self.config.sampler.rounds} x {self.config.sampler.samples} trials, "
+            f"seed {self.config.sampler.seed}, trial {best.number}",
+            "reward": _reward(best),
+        }
+
+    def _progress(self, number: int) -> SearchProgress:
+        trials = self.study.get_trials(deepcopy=False)
+        finished = [trial for trial in trials if trial.state.is_finished()]
+        size = self.config.sampler.samples
+        of_round = [t for t in finished if t.number // size == number]
+        states = [trial.user_attrs.get(_OUTCOME, {}).get("state") for trial in finished]
+        total = size * self.config.sampler.rounds
+        left = None
+        if self._durations:
+            lanes = max(1, min(self.config.executor.workers or 1, size))
+            left = statistics.median(self._durations) * (total - len(finished)) / lanes
+        return SearchProgress(
+            round=number + 1,
+            rounds=self.config.sampler.rounds,
+            trials=len(finished),
+            of_trials=total,
+            best=max(map(_reward, finished), default=0.0),
+            round_mean=statistics.mean(map(_reward, of_round)) if of_round else 0.0,
+            collapsed=states.count("collapsed"),
+            failed=states.count("failed"),
+            seconds_left=left,
+        )
+
+
+def _reward(trial: FrozenTrial) -> float:
+    return trial.value if trial.state == TrialState.COMPLETE and trial.value is not None else 0.0
