@@ -46,6 +46,15 @@ def test_quantiles_are_those_of_scipy(probability: float, mean: float, sigma: fl
     np.testing.assert_allclose(found, oracle(mean, sigma).ppf(probability), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("sigma", [1e-3, 0.03, 0.1, 0.2, 2.0])
+def test_both_tails_are_equally_exact(sigma: float) -> None:
+    probability = 0.5 ** np.arange(1, 53)[:, None]
+    mean = np.arange(65) / 64
+    low = truncated_normal_quantile(probability, mean, sigma)
+    high = truncated_normal_quantile(1 - probability, 1 - mean, sigma)
+    np.testing.assert_allclose(high, 1 - low, rtol=0, atol=1e-15)
+
+
 @pytest.mark.parametrize("mean", [0.0, 0.01, 0.5, 0.93, 1.0])
 @pytest.mark.parametrize("sigma", [0.2, 1e-3, 1e-9])
 def test_samples_follow_the_distribution(mean: float, sigma: float) -> None:
@@ -146,16 +155,32 @@ def test_next_mean_is_that_of_torchs_adam(seed: int, narrower: float) -> None:
 
 
 @settings(max_examples=30)
-@given(seed=seeds, exponent=st.floats(-9, 0), following=st.floats(0.01, 100), edge=fractions)
+@given(
+    seed=seeds,
+    exponent=st.floats(-9, 0),
+    following=st.floats(0.01, 100),
+    edge=fractions,
+    from_policy=st.booleans(),
+)
 def test_next_mean_stays_a_mean_at_any_width(
-    seed: int, exponent: float, following: float, edge: float
+    seed: int, exponent: float, following: float, edge: float, from_policy: bool
 ) -> None:
-    """Also where ratios of densities overflow; warnings of numpy are errors in these tests."""
+    """Also where ratios of densities would overflow; warnings of numpy are errors in these tests."""
     random = np.random.default_rng(seed)
     policy = Policy(np.array([0.0, 1.0, edge, random.random()]), 10**exponent)
-    x = truncated_normal_quantile(random.random((4, 4)), *policy)
+    x = random.random((4, 4))
+    if from_policy:
+        x = truncated_normal_quantile(x, *policy)
     found = next_mean(policy, x, random.normal(size=4), following * policy.sigma, clip=0.1)
     assert np.all((found >= 0) & (found <= 1))
+
+
+def test_the_mean_can_leave_the_edge() -> None:
+    policy = Policy(np.array([0.0, 1.0]), 0.2)
+    x = np.array([[0.1, 0.9], [0.3, 0.7]])
+    found = next_mean(policy, x, np.array([0.0, 1.0]), 0.2, clip=0.1)
+    assert found[0] > 2e-4
+    assert found[1] < 1 - 2e-4
 
 
 @settings(max_examples=20)
