@@ -30,6 +30,7 @@ from paploss.search import PPO2Sampler
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results/search_algorithms.json"
 DIMENSIONS, TRIALS, NOISE = 41, 320, 0.02
+SETTINGS = {"dimensions": DIMENSIONS, "trials": TRIALS, "noise": NOISE}
 MARKS = (80, 160, 320)  # numbers of trials in the table
 NAMES = [f"x{k:02}" for k in range(DIMENSIONS)]
 
@@ -112,20 +113,21 @@ def value_after(result: dict[str, Any], trials: int) -> float:
 def load_runs() -> dict[str, Any]:
     if not RESULTS.exists():
         return {}
-    return json.loads(RESULTS.read_text())["runs"]
+    content = json.loads(RESULTS.read_text())
+    if content["settings"] != SETTINGS:
+        raise SystemExit(f"{RESULTS} holds runs with {content['settings']}: move it away first")
+    return content["runs"]
 
 
 def save_runs(runs: dict[str, Any]) -> None:
     content = {
         "command": "python benchmarks/search_algorithms.py",
         "optuna": optuna.__version__,
-        "dimensions": DIMENSIONS,
-        "trials": TRIALS,
-        "noise": NOISE,
+        "settings": SETTINGS,
         "runs": runs,
     }
     temporary = RESULTS.with_suffix(".partial")
-    temporary.write_text(json.dumps(content, indent=None, separators=(",", ":")) + "\n")
+    temporary.write_text(json.dumps(content, separators=(",", ":")) + "\n")
     temporary.replace(RESULTS)
 
 

@@ -164,7 +164,7 @@ def test_perfection_is_the_minimum(name: str, kernel: str) -> None:
     if name == "cse-autoloss-a":  # its box loss is -2 / e at its best
         target = matched.target_boxes
         area = (target[:, 2] - target[:, 0]) * (target[:, 3] - target[:, 1])
-        rows = (matched.labels != -2).sum()
+        rows = (matched.labels != -2).sum().item()
         assert losses.pop("box") == pytest.approx((10 * -2 / area).sum().item() / rows, abs=1e-6)
     assert sum(losses.values()) == pytest.approx(0, abs=1e-4)
     assert imperfect > 0.1

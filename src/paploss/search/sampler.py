@@ -44,12 +44,12 @@ class PPO2Sampler(BaseSampler):
     a step and categories are drawn at random. Several objectives are a `ValueError`.
 
     **Rounds.** A trial belongs to the round that is open when its first parameter is suggested. A
-    round ends when ``samples_per_round`` of its trials have finished; the next trial opens the next
-    one, with a mean from those of its finished trials that have the lowest numbers. A driver that
-    asks for whole rounds and tells them in any order therefore gets round n // S in trial n. Who
-    asks earlier never waits: he gets one more sample of the open round. It stands in for a trial that
-    does not finish (a killed worker's, say), or comes too late for the round's update and can only
-    be the best trial.
+    round ends when ``samples_per_round`` of its trials have finished. The next trial opens the next
+    round, whose mean follows from those finished trials (of more, from those with the lowest numbers).
+    So a driver that asks for S trials, tells them in any order and asks for the next S has trial n
+    in round n // S + 1. Asking earlier never blocks: it gives one more sample of the open round, which
+    stands in for a trial that does not finish (a killed worker's, say), or else comes too late for
+    the update and can only be the best trial.
 
     **Rewards.** A pruned trial counts with its last intermediate value. A failed one is a reward of
     0, or the worst of its round if that is lower. Enqueued trials and those of other samplers belong
