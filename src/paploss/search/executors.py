@@ -7,6 +7,7 @@ Whatever happens to a job, even the death of its process, it finishes with an `O
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -31,6 +32,12 @@ class Job(NamedTuple):
     key: int
     heads: dict[str, LossParameters]
     seed: int | None = None  # that of the configuration if None
+
+
+class Started(NamedTuple):
+    """A job has begun: its process is up and the data are loaded."""
+
+    key: int
 
 
 class Asking(NamedTuple):
@@ -124,7 +131,8 @@ class _Worker:
     process: Any
     connection: Connection
     job: Job | None = None
-    started: float = 0.0
+    submitted: float = 0.0
+    started: float = math.inf  # the clock does not run while the data are loaded
 
 
 class LocalExecutor:
@@ -146,7 +154,7 @@ class LocalExecutor:
         worker = self._workers[place]
         if worker is None:
             worker = self._workers[place] = self._start(place)
-        worker.job, worker.started = job, time.monotonic()
+        worker.job, worker.submitted, worker.started = job, time.monotonic(), math.inf
         with contextlib.suppress(OSError):  # a process that died idle is found by its sentinel
             worker.connection.send(job)
 
@@ -182,7 +190,10 @@ class LocalExecutor:
         events: list[Asking | Finished] = []
         try:
             while worker.connection in ready and worker.connection.poll():
-                event: Asking | Finished = worker.connection.recv()
+                event: Started | Asking | Finished = worker.connection.recv()
+                if isinstance(event, Started):
+                    worker.started = time.monotonic()
+                    continue
                 events.append(event)
                 if isinstance(event, Finished):
                     worker.job = None
@@ -198,7 +209,7 @@ class LocalExecutor:
         worker.process.join()
         worker.connection.close()
         self._workers[self._workers.index(worker)] = None
-        seconds = time.monotonic() - worker.started
+        seconds = time.monotonic() - worker.submitted
         return Finished(worker.job.key, Outcome(0.0, "failed", seconds, message))
 
     def answer(self, key: int, keep_going: bool) -> None:
@@ -256,6 +267,7 @@ def _serve(
             start = time.perf_counter()
             try:
                 loaded = loaded or make_task(config)
+                connection.send(Started(job.key))
 
                 def keep_going(ap: float, key: int = job.key) -> bool:
                     connection.send(Asking(key, ap))

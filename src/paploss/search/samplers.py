@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, RandomSampler, TPESampler
 
 from paploss.search.config import SamplerConfig
@@ -34,11 +36,14 @@ def make_sampler(config: SamplerConfig, start: dict[str, float], number: int) ->
             n_startup_trials=_STARTUP, multivariate=True, constant_liar=True, seed=seed
         )
     if config.name == "cmaes":
-        return CmaEsSampler(
-            x0=dict(start),
-            sigma0=config.sigma,
-            n_startup_trials=1,
-            popsize=config.samples,
-            seed=seed,
-        )
+        with warnings.catch_warnings():
+            # Optuna means to drop x0 in version 6, and has nothing in its place.
+            warnings.simplefilter("ignore", FutureWarning)
+            return CmaEsSampler(
+                x0=dict(start),
+                sigma0=config.sigma,
+                n_startup_trials=1,
+                popsize=config.samples,
+                seed=seed,
+            )
     return GPSampler(n_startup_trials=_STARTUP, seed=seed)

@@ -7,6 +7,7 @@ started again repeats the trials that had not finished, with the same numbers, a
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -77,6 +78,21 @@ def make_space(config: SearchConfig) -> SearchSpace:
     )
 
 
+def _sqlite(path: Path) -> optuna.storages.RDBStorage:
+    """A store in a file, written ahead: a trial's 41 numbers would else wait for the disk 41 times.
+
+    A killed process loses nothing; a machine that loses its power may lose the last moments.
+    """
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(path, timeout=60, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        return connection
+
+    return optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"creator": connect})
+
+
 class Search:
     """A search in a run directory.
 
@@ -105,13 +121,14 @@ class Search:
         }
         directory.mkdir(parents=True, exist_ok=True)
         self.study = optuna.create_study(
-            storage=config.storage or f"sqlite:///{directory / 'study.db'}",
+            storage=config.storage or _sqlite(directory / "study.db"),
             study_name=STUDY if config.storage is None else directory.name,
             direction="maximize",
             pruner=MedianPruner(n_startup_trials=config.sampler.samples),
             load_if_exists=True,
         )
         self._durations: list[float] = []
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # progress is shown by who asks for it
 
     # ---------------------------------------------------------------- rounds
 
@@ -133,15 +150,15 @@ class Search:
             for trial in self.study.get_trials(deepcopy=False)[first : first + size]
             if trial.state != TrialState.WAITING  # enqueued, not begun
         ]
-        trials = {t.number: self._complete(t) for t in known if not t.state.is_finished()}
-        for missing in range(first + len(known), first + size):
-            trials[missing] = self._ask(missing)
-        jobs = [Job(k, self.space.heads(trial.params)) for k, trial in trials.items()]
-        for key, outcome in self._outcomes(jobs, executor, trials):
-            self._tell(trials[key], outcome)
+        trials = [self._complete(trial) for trial in known if not trial.state.is_finished()]
+        trials += [self._ask(missing) for missing in range(first + len(known), first + size)]
+        jobs = [Job(trial.number, self.space.heads(trial.params)) for trial in trials]
+        ids = {trial.number: trial._trial_id for trial in trials}
+        for key, outcome in self._outcomes(jobs, executor, ids):
+            self._tell(key, ids[key], outcome)
             self.on_progress(self._progress(number))
 
-    def _ask(self, number: int) -> Trial:
+    def _ask(self, number: int) -> FrozenTrial:
         self.study.sampler = make_sampler(self.config.sampler, self.start, number)
         if self.config.sampler.name != "ppo2" and not self.study.get_trials(deepcopy=False):
             # PPO2 samples around the start; its rivals are told of it by their first trial.
@@ -152,18 +169,22 @@ class Search:
                 f"{self.directory}: expected trial {number}, found {trial.number}: "
                 "is another search writing to this study?"
             )
-        return trial
+        return self._stored(trial._trial_id)
 
-    def _complete(self, frozen: FrozenTrial) -> Trial:
+    def _complete(self, frozen: FrozenTrial) -> FrozenTrial:
         """A trial that a killed driver had begun; numbers it had not drawn yet are drawn now."""
-        self.study.sampler = make_sampler(self.config.sampler, self.start, frozen.number)
-        trial = Trial(self.study, frozen._trial_id)
-        for name in self.space.names:
-            trial.suggest_float(name, 0, 1)
-        return trial
+        if frozen.params.keys() != self._distributions.keys():
+            self.study.sampler = make_sampler(self.config.sampler, self.start, frozen.number)
+            trial = Trial(self.study, frozen._trial_id)
+            for name in self.space.names:
+                trial.suggest_float(name, 0, 1)
+        return self._stored(frozen._trial_id)
+
+    def _stored(self, trial_id: int) -> FrozenTrial:
+        return self.study._storage.get_trial(trial_id)
 
     def _outcomes(
-        self, jobs: list[Job], executor: Executor, trials: dict[int, Trial]
+        self, jobs: list[Job], executor: Executor, ids: dict[int, int]
     ) -> Iterator[tuple[int, Outcome]]:
         """Run jobs, as many at once as there is room for; one that fails is tried once more."""
         waiting, running = deque(jobs), dict[int, Job]()
@@ -175,9 +196,7 @@ class Search:
                 executor.submit(job)
             for event in executor.events(timeout=60.0):
                 if isinstance(event, Asking):
-                    trial = trials[event.key]
-                    trial.report(event.ap, step=1)
-                    executor.answer(event.key, not trial.should_prune())
+                    executor.answer(event.key, self._keep_going(ids.get(event.key), event.ap))
                     continue
                 job = running.pop(event.key)
                 if event.outcome.state == "failed" and event.key not in retried:
@@ -190,12 +209,18 @@ class Search:
                 self._durations.append(event.outcome.seconds)
                 yield event.key, replace(event.outcome, message=message)
 
-    def _tell(self, trial: Trial, outcome: Outcome) -> None:
-        trial.set_user_attr(_OUTCOME, asdict(outcome))
+    def _keep_going(self, trial_id: int | None, ap: float) -> bool:
+        if trial_id is None:  # a finalist, whose worth is known
+            return True
+        self.study._storage.set_trial_intermediate_value(trial_id, 1, ap)
+        return not self.study.pruner.prune(self.study, self._stored(trial_id))
+
+    def _tell(self, number: int, trial_id: int, outcome: Outcome) -> None:
+        self.study._storage.set_trial_user_attr(trial_id, _OUTCOME, asdict(outcome))
         if outcome.state == "pruned":
-            self.study.tell(trial, state=TrialState.PRUNED)
+            self.study.tell(number, state=TrialState.PRUNED)
         else:  # a collapsed or failed sample is a reward of 0, not a hole
-            self.study.tell(trial, outcome.reward)
+            self.study.tell(number, outcome.reward)
 
     # ---------------------------------------------------------------- the answer
 

@@ -1,0 +1,81 @@
+"""Tasks that take no time, or go wrong on purpose; in a module, for worker processes import them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from paploss import LossParameters
+from paploss.search.objective import Outcome
+
+
+def quality(heads: Mapping[str, LossParameters]) -> float:
+    vector = np.concatenate([parameters.to_vector() for parameters in heads.values()])
+    return float(np.exp(-8 * np.mean((vector - 0.6) ** 2)))
+
+
+class Quick:
+    """A smooth reward."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+
+    def run(
+        self,
+        heads: Mapping[str, LossParameters],
+        *,
+        seed: int | None = None,
+        keep_going: Callable[[float], bool] | None = None,
+    ) -> Outcome:
+        time.sleep(self.seconds)
+        reward = quality(heads) + 0.01 * (seed or 0)
+        if keep_going is not None and not keep_going(reward):
+            return Outcome(0.0, "pruned", self.seconds)
+        return Outcome(reward, "complete", self.seconds)
+
+
+def quick(config: str) -> Quick:
+    return Quick()
+
+
+def short(config: str) -> Quick:
+    return Quick(0.03)
+
+
+class Faulty(Quick):
+    """Goes wrong in one job: the first to take the token ``fault`` in the data directory."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+
+    def run(
+        self,
+        heads: Mapping[str, LossParameters],
+        *,
+        seed: int | None = None,
+        keep_going: Callable[[float], bool] | None = None,
+    ) -> Outcome:
+        marks = json.loads((self.directory / "fault.json").read_text())
+        mine = self.directory / f"{quality(heads):.12f}"
+        attempt = len(list(self.directory.glob(f"{mine.name}*")))
+        chosen = not list(self.directory.glob("0.*")) or attempt > 0
+        if chosen and attempt < marks["times"]:
+            Path(f"{mine}-{attempt}").touch()
+            if marks["fault"] == "die":
+                os.kill(os.getpid(), 9)
+            if marks["fault"] == "hang":
+                time.sleep(1000)
+            if marks["fault"] == "memory":
+                raise MemoryError("no room for 1e9 anchors")
+            return Outcome(0.0, "collapsed", 0.0, "the loss is nan")
+        return super().run(heads, seed=seed, keep_going=keep_going)
+
+
+def faulty(config: str) -> Faulty:
+    return Faulty(Path(json.loads(config)["train"]["data"]["path"]))

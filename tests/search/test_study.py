@@ -1,0 +1,228 @@
+"""The search as a whole, on objectives that take no time: it ends, it continues, it says what failed."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from paploss import LossParameters
+from paploss.loss.parameters import load_heads
+from paploss.search.config import SearchConfig
+from paploss.search.study import Search, SearchProgress
+from tests.search import tasks
+
+
+def configure(**settings: Any) -> SearchConfig:
+    content: dict[str, Any] = {
+        "sampler": {"rounds": 4, "samples": 4},
+        "executor": {"workers": 0},
+    }
+    for key, value in settings.items():
+        section, _, name = key.partition("__")
+        content.setdefault(section, {})[name] = value
+    return SearchConfig.model_validate(content)
+
+
+def search(directory: Path, make_task: Any = tasks.quick, **settings: Any) -> Search:
+    made = Search(configure(**settings), directory, make_task=make_task)
+    made.run()
+    return made
+
+
+def trials(made: Search) -> list[tuple[dict[str, float], float | None]]:
+    return [(trial.params, trial.value) for trial in made.study.get_trials()]
+
+
+def policies(made: Search) -> dict[str, Any]:
+    attributes = made.study._storage.get_study_system_attrs(made.study._study_id)
+    return {name: value for name, value in attributes.items() if name.startswith("ppo2")}
+
+
+def test_the_best_loss_is_written(tmp_path: Path) -> None:
+    seen: list[SearchProgress] = []
+    made = Search(configure(), tmp_path, seen.append, make_task=tasks.quick)
+    found = made.run()
+    rewards = [value for _, value in trials(made)]
+    assert len(rewards) == 16
+    assert load_heads(tmp_path / "best.loss.json") == found
+    assert tasks.quality(found) == max(rewards)
+    assert [progress.trials for progress in seen] == list(range(1, 17))
+    assert seen[-1].best == max(rewards)
+    assert seen[-1].round_mean == pytest.approx(sum(rewards[12:]) / 4)
+
+
+def test_the_same_command_after_the_end_runs_nothing(tmp_path: Path) -> None:
+    before = trials(search(tmp_path))
+    assert trials(search(tmp_path, make_task=nothing_to_run)) == before
+
+
+def nothing_to_run(config: str) -> tasks.Quick:
+    class Never(tasks.Quick):
+        def run(self, *args: Any, **options: Any) -> Any:
+            raise AssertionError("nothing is left to run")
+
+    return Never()
+
+
+def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
+    alone = search(tmp_path / "alone")
+    together = search(tmp_path / "together", executor__workers=2)
+    assert trials(alone) == trials(together)
+    assert policies(alone) == policies(together)
+
+
+def test_more_rounds_continue_a_search(tmp_path: Path) -> None:
+    first = trials(search(tmp_path))
+    extended = search(tmp_path, sampler__rounds=6)
+    assert trials(extended)[:16] == first
+    assert len(trials(extended)) == 24
+
+
+@pytest.mark.parametrize("sampler", ["ppo2", "random", "tpe", "cmaes", "gp"])
+def test_every_sampler_continues_as_it_would_have(sampler: str, tmp_path: Path) -> None:
+    settings = {"sampler__name": sampler, "sampler__samples": 4, "sampler__rounds": 6}
+    whole = search(tmp_path / "whole", **settings)
+    stopped = Search(configure(**settings), tmp_path / "stopped", make_task=tasks.quick)
+    stopped.on_progress = stop_after(10)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run()
+    assert trials(search(tmp_path / "stopped", **settings)) == trials(whole)
+
+
+def stop_after(count: int) -> Any:
+    def on_progress(progress: SearchProgress) -> None:
+        if progress.trials == count:
+            raise KeyboardInterrupt
+
+    return on_progress
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.search import tasks
+from tests.search.test_study import search
+if __name__ == "__main__":
+    search(Path(sys.argv[1]), tasks.short, executor__workers=2)
+"""
+
+
+def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
+    undisturbed = search(tmp_path / "undisturbed")
+    random.seed(0)
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "killed")]
+    database = tmp_path / "killed/study.db"
+    killed = 0
+    while killed < 10:
+        driver = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+        before = time.monotonic()
+        while not database.exists() and driver.poll() is None:
+            time.sleep(0.05)
+            assert time.monotonic() - before < 120
+        try:
+            driver.wait(random.uniform(2.0, 9.0))
+            break  # it came to its end
+        except subprocess.TimeoutExpired:
+            driver.kill()
+            driver.wait()
+            killed += 1
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True)
+    finished = Search(configure(), tmp_path / "killed", make_task=tasks.quick)
+    assert killed > 0
+    assert trials(finished) == trials(undisturbed)
+    assert policies(finished) == policies(undisturbed)
+    assert load_heads(tmp_path / "killed/best.loss.json") == load_heads(
+        tmp_path / "undisturbed/best.loss.json"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("die", "the process was killed"),
+        ("hang", "no result after 3 s"),
+        ("memory", "MemoryError: no room for 1e9 anchors"),
+    ],
+)
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_trial_that_goes_wrong_is_repeated_once(
+    fault: str, message: str, times: int, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "fault.json").write_text(json.dumps({"fault": fault, "times": times}))
+    made = search(
+        tmp_path / "run",
+        tasks.faulty,
+        train__data={"path": str(data)},
+        executor__workers=2,
+        executor__timeout=3.0 if fault == "hang" else None,
+        sampler__rounds=2,
+    )
+    outcomes = [trial.user_attrs["outcome"] for trial in made.study.get_trials()]
+    assert len(outcomes) == 8
+    failed = [outcome for outcome in outcomes if outcome["state"] == "failed"]
+    assert len(failed) == (times == 2)
+    assert all(message in outcome["message"] for outcome in failed)
+    assert [o for o in outcomes if "tried twice" in o["message"]] != []
+    rewards = sorted(value for _, value in trials(made))
+    assert (rewards[0] == 0) == (times == 2)
+    assert rewards[1] > 0
+
+
+def test_a_collapsed_trial_is_a_reward_of_zero(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "fault.json").write_text(json.dumps({"fault": "collapse", "times": 1}))
+    made = search(tmp_path / "run", tasks.faulty, train__data={"path": str(data)})
+    first = made.study.get_trials()[0]
+    assert (first.value, first.user_attrs["outcome"]["state"]) == (0.0, "collapsed")
+    assert first.state == optuna.trial.TrialState.COMPLETE
+
+
+def test_hopeless_trials_are_pruned(tmp_path: Path) -> None:
+    made = search(tmp_path, executor__workers=1, proxy__prune=True, sampler__rounds=6)
+    states = [trial.state for trial in made.study.get_trials()]
+    assert optuna.trial.TrialState.PRUNED in states[4:]
+    assert optuna.trial.TrialState.PRUNED not in states[:4]
+    with pytest.raises(ValueError, match="only local workers can be asked"):
+        Search(configure(proxy__prune=True), tmp_path / "other")
+
+
+def test_finalists_are_judged_with_more_seeds(tmp_path: Path) -> None:
+    made = search(tmp_path, finalists__count=2, finalists__seeds=3)
+    repeats = made.study.user_attrs["repeats"]
+    assert len(repeats) == 4
+    best = made.study.best_trial
+    assert repeats[f"{best.number}/2"] == pytest.approx(best.value + 0.02)
+
+
+def test_two_heads_and_a_warm_start(tmp_path: Path) -> None:
+    config = configure(
+        train__detector={"name": "faster-rcnn"},
+        space__init="faster-rcnn-r50-fpn-coco",
+        sampler__sigma=1e-4,
+    )
+    made = Search(config, tmp_path, make_task=tasks.quick)
+    assert len(made.space.names) == 82
+    made.run()
+    rpn = load_heads(tmp_path / "best.loss.json")["rpn"]
+    assert rpn.gradient_scale == pytest.approx(1.695, rel=0.01), "it began at the preset"
+    with pytest.raises(ValueError, match="holds the heads rpn, rcnn, the detector has detector"):
+        Search(configure(space__init="faster-rcnn-r50-fpn-coco"), tmp_path / "b")
+
+
+def test_segments_of_the_start() -> None:
+    config = configure(space__segments=3, space__safe=True)
+    from paploss.search.study import make_space
+
+    assert len(make_space(config).names) == 4 * 4 + 1
+    assert make_space(config).start["detector"] == LossParameters.linear(3)
