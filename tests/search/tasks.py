@@ -44,7 +44,7 @@ def quick(config: str) -> Quick:
 
 
 def short(config: str) -> Quick:
-    return Quick(0.03)
+    return Quick(0.2)
 
 
 class Faulty(Quick):

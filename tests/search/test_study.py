@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -115,30 +117,33 @@ if __name__ == "__main__":
 """
 
 
+def count_finished(database: Path) -> int:
+    try:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+            query = "SELECT count(*) FROM trials WHERE state = 'COMPLETE'"
+            return int(connection.execute(query).fetchone()[0])
+    except sqlite3.OperationalError:  # not there yet
+        return 0
+
+
 def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
     undisturbed = search(tmp_path / "undisturbed")
     random.seed(0)
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "killed")]
-    database = tmp_path / "killed/study.db"
-    killed = 0
-    while killed < 10:
+    for finished in range(10):  # trials that have finished when the driver is killed, or one more
         driver = subprocess.Popen(command, cwd=Path(__file__).parents[2])
-        before = time.monotonic()
-        while not database.exists() and driver.poll() is None:
-            time.sleep(0.05)
-            assert time.monotonic() - before < 120
-        try:
-            driver.wait(random.uniform(2.0, 9.0))
-            break  # it came to its end
-        except subprocess.TimeoutExpired:
-            driver.kill()
-            driver.wait()
-            killed += 1
+        deadline = time.monotonic() + 120
+        while count_finished(tmp_path / "killed/study.db") < finished:
+            assert driver.poll() is None, "it ended too early to be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(random.uniform(0, 0.3))
+        driver.kill()
+        driver.wait()
     subprocess.run(command, cwd=Path(__file__).parents[2], check=True)
-    finished = Search(configure(), tmp_path / "killed", make_task=tasks.quick)
-    assert killed > 0
-    assert trials(finished) == trials(undisturbed)
-    assert policies(finished) == policies(undisturbed)
+    continued = Search(configure(), tmp_path / "killed", make_task=tasks.quick)
+    assert trials(continued) == trials(undisturbed)
+    assert policies(continued) == policies(undisturbed)
     assert load_heads(tmp_path / "killed/best.loss.json") == load_heads(
         tmp_path / "undisturbed/best.loss.json"
     )
