@@ -48,8 +48,8 @@ def attach(model: Model, criterion: Criterion | Mapping[str, Criterion] | Criter
 
     Args:
         model: torchvision's RetinaNet, FCOS, SSD, Faster R-CNN (Mask and Keypoint R-CNN keep the
-            losses of their other branches), or transformers' DETR, Conditional DETR, Deformable DETR
-            or RT-DETR.
+            losses of their other branches), or transformers' DETR, Conditional, DAB and Deformable
+            DETR and RT-DETR.
         criterion: from `build_criterion`; for Faster R-CNN a dict with ``rpn`` and ``rcnn`` gives
             each head its own.
 

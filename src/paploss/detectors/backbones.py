@@ -76,10 +76,10 @@ def build_backbone(config: RetinaNetConfig | FasterRCNNConfig) -> BackboneWithPy
             f"{len(strides) + 2}, found {config.levels}"
         )
     pretrained = config.weights == "imagenet"
-    state = None if config.weights in ("none", "imagenet") else _load_state(Path(config.weights))
+    state = None if config.weights in ("none", "imagenet") else load_state(Path(config.weights))
     if config.backbone.startswith("timm:"):
         name = config.backbone.removeprefix("timm:")
-        body, channels_in = _timm_body(name, strides, pretrained, state)
+        body, channels_in = timm_body(name, strides, pretrained, state)
     else:
         body, channels_in = _torchvision_body(config.backbone, strides, pretrained, state)
     if config.freeze_batch_norm:
@@ -89,7 +89,7 @@ def build_backbone(config: RetinaNetConfig | FasterRCNNConfig) -> BackboneWithPy
     return BackboneWithPyramid(body, channels_in, config.channels, extra_levels)
 
 
-def _timm_body(
+def timm_body(
     name: str, strides: list[int], pretrained: bool, state: dict[str, Tensor] | None
 ) -> tuple[nn.Module, list[int]]:
     import timm
@@ -151,7 +151,7 @@ def _last_layer_of_each_stride(layers: nn.Sequential, strides: list[int]) -> dic
     return {last[stride]: str(level) for level, stride in enumerate(strides)}
 
 
-def _load_state(path: Path) -> dict[str, Tensor]:
+def load_state(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise ValueError(f"weights: expected none, imagenet or a file, found {str(path)!r}")
     state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)

@@ -16,7 +16,7 @@ from transformers import DeformableDetrConfig as TransformersConfig
 from transformers import DeformableDetrForObjectDetection
 
 from paploss.criteria import Criteria
-from paploss.detectors.backbones import _load_state, _timm_body
+from paploss.detectors.backbones import load_state, timm_body
 from paploss.detectors.config import DeformableDetrConfig
 from paploss.detectors.detr import install
 from paploss.detectors.images import ResizeForEvaluation, Targets
@@ -173,11 +173,11 @@ def _build_backbone(config: DeformableDetrConfig) -> nn.Module:
     strides = [8, 16, 32][-config.levels :]
     pretrained, state = config.weights == "imagenet", None
     if config.weights not in ("none", "imagenet"):
-        state = _load_state(Path(config.weights))
+        state = load_state(Path(config.weights))
     elif pretrained and not config.backbone.startswith("timm:"):
         # timm has torchvision's ResNets under the same names, of parameters, too.
         state, pretrained = get_model(name, weights="IMAGENET1K_V1").state_dict(), False
-    body, _ = _timm_body(name, strides, pretrained, state)
+    body, _ = timm_body(name, strides, pretrained, state)
     model = body.get_submodule("model")
     if config.freeze_batch_norm:
         from timm.layers import freeze_batch_norm_2d
