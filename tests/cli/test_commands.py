@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,17 @@ def test_errors_are_one_line(
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner.invoke(app, ["--version"]).output == "paploss 0.1.0\n"
+
+
+def test_a_missing_library_names_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("paploss.detectors.d")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
+    directory = f"--run={tmp_path / 'run'}"
+    monkeypatch.setattr(sys, "argv", ["paploss", "train", "--detector=deformable-detr", directory])
+    with pytest.raises(SystemExit) as end:
+        run()
+    assert end.value.code == 1
+    assert "transformers is missing: pip install 'paploss[detr]'" in capsys.readouterr().err

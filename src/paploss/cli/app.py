@@ -12,6 +12,9 @@ from rich.markup import escape
 import paploss
 from paploss.cli import data, demo, evaluate, predict, presets, train
 
+# Which extra brings a module that not every command needs; all others come with `train`.
+_EXTRAS = {"transformers": "detr", "scipy": "detr", "optuna": "search", "ray": "ray"}
+
 app = typer.Typer(
     help="Train object detectors with a loss that is the AP formula itself.",
     no_args_is_help=True,
@@ -51,7 +54,9 @@ def run() -> None:
             raise
         message = str(error)
         if isinstance(error, ModuleNotFoundError):
-            message = f"{error.name} is missing: pip install 'paploss[train]'"
+            missing = (error.name or "").partition(".")[0]
+            extra = _EXTRAS.get(missing, "train")
+            message = f"{missing} is missing: pip install 'paploss[{extra}]'"
         Console(stderr=True).print(
             f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True
         )
