@@ -291,7 +291,7 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "other.pt")
     with pytest.raises(ValueError, match=r"not one of test_resnet: 1 of .*layer1\.0\.conv1"):
         tiny(weights=str(tmp_path / "other.pt"))
-    with pytest.raises(ValueError, match="weights: expected none, imagenet or a file"):
+    with pytest.raises(ValueError, match="weights: expected none, imagenet, shapes or a file"):
         tiny(weights=str(tmp_path / "missing.pt"))
 
 

@@ -139,7 +139,7 @@ def test_bad_backbones_and_weights(tmp_path: object) -> None:
         tiny(backbone="resnet19")
     with pytest.raises(ValueError, match="timm has no model 'nothing'"):
         tiny(backbone="timm:nothing")
-    with pytest.raises(ValueError, match="weights: expected none, imagenet or a file"):
+    with pytest.raises(ValueError, match="weights: expected none, imagenet, shapes or a file"):
         tiny(backbone="resnet18", weights="nowhere.pth")
     file = f"{tmp_path}/other.pth"
     torch.save({"conv1.weight": torch.zeros(3)}, file)

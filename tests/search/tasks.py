@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from paploss import LossParameters
+from paploss.search.executors import Trial
 from paploss.search.objective import Outcome
 
 
@@ -25,15 +26,9 @@ class Quick:
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
 
-    def run(
-        self,
-        heads: Mapping[str, LossParameters],
-        *,
-        seed: int | None = None,
-        keep_going: Callable[[float], bool] | None = None,
-    ) -> Outcome:
+    def run(self, job: Trial, keep_going: Callable[[float], bool] | None = None) -> Outcome:
         time.sleep(self.seconds)
-        reward = quality(heads) + 0.01 * (seed or 0)
+        reward = quality(job.heads) + 0.01 * (job.seed or 0)
         if keep_going is not None and not keep_going(reward):
             return Outcome(0.0, "pruned", self.seconds)
         return Outcome(reward, "complete", self.seconds)
@@ -54,15 +49,9 @@ class Faulty(Quick):
         super().__init__()
         self.directory = directory
 
-    def run(
-        self,
-        heads: Mapping[str, LossParameters],
-        *,
-        seed: int | None = None,
-        keep_going: Callable[[float], bool] | None = None,
-    ) -> Outcome:
+    def run(self, job: Trial, keep_going: Callable[[float], bool] | None = None) -> Outcome:
         marks = json.loads((self.directory / "fault.json").read_text())
-        mine = self.directory / f"{quality(heads):.12f}"
+        mine = self.directory / f"{quality(job.heads):.12f}"
         attempt = len(list(self.directory.glob(f"{mine.name}*")))
         chosen = not list(self.directory.glob("0.*")) or attempt > 0
         if chosen and attempt < marks["times"]:
@@ -74,7 +63,7 @@ class Faulty(Quick):
             if marks["fault"] == "memory":
                 raise MemoryError("no room for 1e9 anchors")
             return Outcome(0.0, "collapsed", 0.0, "the loss is nan")
-        return super().run(heads, seed=seed, keep_going=keep_going)
+        return super().run(job, keep_going)
 
 
 def faulty(config: str) -> Faulty:

@@ -54,8 +54,8 @@ def test_the_best_loss_is_written(tmp_path: Path) -> None:
     found = made.run()
     rewards = [value for _, value in trials(made)]
     assert len(rewards) == 16
-    assert load_heads(tmp_path / "best.loss.json") == found
-    assert tasks.quality(found) == max(rewards)
+    assert load_heads(tmp_path / "best.loss.json") == found.heads
+    assert tasks.quality(found.heads) == max(rewards) == found.reward
     assert [progress.trials for progress in seen] == list(range(1, 17))
     assert seen[-1].best == max(rewards)
     assert seen[-1].round_mean == pytest.approx(sum(rewards[12:]) / 4)

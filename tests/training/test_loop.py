@@ -158,13 +158,12 @@ def test_a_changed_configuration_is_refused(finished: tuple[Path, dict[str, Any]
         train_small(finished[0], seed=7)
 
 
-def test_initial_weights_are_used(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    weights = load_checkpoint(finished[0] / "checkpoints/last.pt")["model"]
-    settings = SMALL | {"epochs": 1, "optimizer.learning_rate": 1e-12}
-    loop.train(load_config(None, settings), RunDirectory(tmp_path / "run"), initial_weights=weights)
-    got = load_checkpoint(tmp_path / "run/checkpoints/last.pt")["model"]
-    key = "head.classification_head.cls_logits.weight"
-    torch.testing.assert_close(got[key], weights[key], atol=1e-6, rtol=0)
+def test_two_processes_do_not_share_a_run(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    with run.locked(), pytest.raises(ValueError, match="another process is working on this run"):
+        train_small(run.path)
+    with run.locked():  # it was let go
+        pass
 
 
 def test_broken_checkpoints_are_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import paploss
-from paploss.cli import data, demo, evaluate, predict, presets, train
+from paploss.cli import data, demo, evaluate, predict, presets, search, train
 
 # Which extra brings a module that not every command needs; all others come with `train`.
 _EXTRAS = {"transformers": "detr", "scipy": "detr", "optuna": "search", "ray": "ray"}
@@ -21,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
+app.command("search")(search.search)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from paploss.cli.settings import overrides
 from paploss.cli.tables import print_evaluation
 
 
@@ -38,11 +39,11 @@ def train(
 ) -> None:
     """Train a detector. The same command continues a run that was stopped."""
     from paploss.cli.progress import training_progress
-    from paploss.training.config import load_config
+    from paploss.training.config import load_config, loss_by_name
     from paploss.training.loop import train as train_detector
     from paploss.training.run import RunDirectory
 
-    given = {
+    named = {
         "detector.name": detector,
         "data.path": data,
         "epochs": epochs,
@@ -51,23 +52,25 @@ def train(
         "data.workers": workers,
         "seed": seed,
     }
-    overrides: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if loss is not None:
-        overrides |= loss_settings(loss)
-    for setting in set_ or []:
-        key, separator, value = setting.partition("=")
-        if not separator:
-            raise typer.BadParameter(f"--set expects section.key=value, found {setting!r}")
-        overrides[key] = _value(value)
-    settings = load_config(config, overrides)
+        try:
+            chosen = loss_by_name(loss)
+        except ValueError as error:
+            raise typer.BadParameter(f"--{error}") from None
+        named |= {"loss": chosen.name, "loss.parameters": chosen.parameters}
+    settings = load_config(config, overrides(named, set_))
     console = Console(stderr=json_)
     if not json_:
         console.print(
             f"{settings.detector.name} ({settings.detector.backbone}) on {escape(settings.data.path)}"
             f" with {settings.loss.name}, {settings.epochs} epochs, run {escape(str(run))}"
         )
-    with training_progress(console, quiet=json_) as on_progress:
-        result = train_detector(settings, RunDirectory(run), on_progress=on_progress)
+    try:
+        with training_progress(console, quiet=json_) as on_progress:
+            result = train_detector(settings, RunDirectory(run), on_progress=on_progress)
+    except KeyboardInterrupt:
+        console.print(f"Stopped; the same command continues {escape(str(run))}.")
+        raise typer.Exit(130) from None
     if json_:
         typer.echo(json.dumps(result))
         return
@@ -75,24 +78,3 @@ def train(
         if split in result:
             print_evaluation(console, result[split], title=split)
     console.print(f"[dim]{escape(str(run))}: evaluation.json, checkpoints/, tensorboard/[/]")
-
-
-def loss_settings(loss: str) -> dict[str, Any]:
-    """Settings of ``--loss``: a criterion's name, or parameters of pap by preset or file."""
-    from paploss.criteria import CRITERIA
-    from paploss.presets import list_presets
-
-    if loss in CRITERIA:
-        return {"loss": loss}
-    if loss not in list_presets() and not Path(loss).is_file():
-        raise typer.BadParameter(
-            f"--loss {loss!r} is no loss ({', '.join(CRITERIA)}), no preset "
-            f"({', '.join(list_presets())}) and no file"
-        )
-    return {"loss": "pap", "loss.parameters": loss}
-
-
-def _value(text: str) -> Any:
-    import yaml
-
-    return yaml.safe_load(text)

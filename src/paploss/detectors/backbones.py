@@ -20,6 +20,8 @@ from torchvision.ops.feature_pyramid_network import (
 from paploss.detectors.config import FasterRCNNConfig, RetinaNetConfig
 
 COARSEST_STRIDE = 32  # of the feature maps taken from a backbone
+# Made by experiments/pretrain_backbone.py, so that the short trainings of a search start from something.
+SHAPES_WEIGHTS = Path(__file__).parent / "weights" / "shapes-test_resnet.pt"
 
 
 class BackboneWithPyramid(nn.Module):
@@ -65,8 +67,8 @@ def build_backbone(config: RetinaNetConfig | FasterRCNNConfig) -> BackboneWithPy
     """A feature pyramid on a backbone.
 
     The backbone is a torchvision model (``resnet50``, ``mobilenet_v2``, ...) or ``timm:NAME``; its
-    weights are ``none``, ``imagenet`` (downloaded by the library) or a file of the library's own
-    state dict. Frozen batch norms keep their statistics and affine terms.
+    weights are ``none``, ``imagenet`` (downloaded by the library), ``shapes`` (shipped, of
+    ``timm:test_resnet``) or a file of the library's own state dict. Frozen batch norms keep their statistics and affine terms.
     """
     strides = [s for s in (4, 8, 16, COARSEST_STRIDE) if s >= config.finest_stride]
     extra_levels = config.levels - len(strides)
@@ -76,7 +78,7 @@ def build_backbone(config: RetinaNetConfig | FasterRCNNConfig) -> BackboneWithPy
             f"{len(strides) + 2}, found {config.levels}"
         )
     pretrained = config.weights == "imagenet"
-    state = None if config.weights in ("none", "imagenet") else load_state(Path(config.weights))
+    state = given_state(config.weights)
     if config.backbone.startswith("timm:"):
         name = config.backbone.removeprefix("timm:")
         body, channels_in = timm_body(name, strides, pretrained, state)
@@ -86,7 +88,18 @@ def build_backbone(config: RetinaNetConfig | FasterRCNNConfig) -> BackboneWithPy
         from timm.layers import freeze_batch_norm_2d
 
         body = freeze_batch_norm_2d(body)
-    return BackboneWithPyramid(body, channels_in, config.channels, extra_levels)
+    pyramid = BackboneWithPyramid(body, channels_in, config.channels, extra_levels)
+    if config.weights == "shapes":  # these come with a pyramid
+        assert state is not None
+        own = pyramid.fpn.state_dict()
+        trained = {name: state.get(f"fpn.{name}") for name in own}
+        if any(value is None or value.shape != own[name].shape for name, value in trained.items()):
+            raise ValueError(
+                "weights: those of shapes are for 64 channels and strides 8 to 32, found "
+                f"{config.channels} channels from stride {config.finest_stride}"
+            )
+        pyramid.fpn.load_state_dict(trained)
+    return pyramid
 
 
 def timm_body(
@@ -151,9 +164,13 @@ def _last_layer_of_each_stride(layers: nn.Sequential, strides: list[int]) -> dic
     return {last[stride]: str(level) for level, stride in enumerate(strides)}
 
 
-def load_state(path: Path) -> dict[str, Tensor]:
+def given_state(weights: str) -> dict[str, Tensor] | None:
+    """The state dict of weights that the library does not bring itself."""
+    if weights in ("none", "imagenet"):
+        return None
+    path = SHAPES_WEIGHTS if weights == "shapes" else Path(weights)
     if not path.is_file():
-        raise ValueError(f"weights: expected none, imagenet or a file, found {str(path)!r}")
+        raise ValueError(f"weights: expected none, imagenet, shapes or a file, found {weights!r}")
     state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
     return state
 

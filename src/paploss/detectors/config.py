@@ -32,11 +32,12 @@ class _Detector(BaseModel):
     model_config = ConfigDict(extra="forbid")
     heads: ClassVar[tuple[str, ...]] = ("detector",)
     default_preset: ClassVar[str] = "retinanet-r50-fpn-coco-tied"  # of `pap`
+    usual_loss: ClassVar[str]  # what people train it with today
     sizes: ClassVar[dict[str, dict[str, Any]]] = {}
 
     size: Size = "tiny"
     backbone: str
-    weights: str  # none, imagenet, or a file
+    weights: str  # none, imagenet, shapes, or a file
     channels: int = Field(ge=8)
     freeze_batch_norm: bool
     short_side: int = Field(ge=32)
@@ -62,6 +63,7 @@ class _AnchoredDetector(_Detector):
 
 
 class RetinaNetConfig(_AnchoredDetector):
+    usual_loss: ClassVar[str] = "focal+l1"
     sizes: ClassVar[dict[str, dict[str, Any]]] = {
         "tiny": {"levels": 4, "anchor_scale": 2.0},
         "r50": {"levels": 5, "anchor_scale": 4.0},
@@ -76,6 +78,7 @@ class RetinaNetConfig(_AnchoredDetector):
 class FasterRCNNConfig(_AnchoredDetector):
     heads: ClassVar[tuple[str, ...]] = ("rpn", "rcnn")
     default_preset: ClassVar[str] = "faster-rcnn-r50-fpn-coco-tied"
+    usual_loss: ClassVar[str] = "ce+l1"
     sizes: ClassVar[dict[str, dict[str, Any]]] = {
         "tiny": {
             "finest_stride": 8,
@@ -105,6 +108,7 @@ class FasterRCNNConfig(_AnchoredDetector):
 
 
 class DeformableDetrConfig(_Detector):
+    usual_loss: ClassVar[str] = "focal+l1+giou"
     sizes: ClassVar[dict[str, dict[str, Any]]] = {
         "tiny": {
             "levels": 3,

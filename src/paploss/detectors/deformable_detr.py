@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from transformers import DeformableDetrConfig as TransformersConfig
 from transformers import DeformableDetrForObjectDetection
 
 from paploss.criteria import Criteria
-from paploss.detectors.backbones import load_state, timm_body
+from paploss.detectors.backbones import given_state, timm_body
 from paploss.detectors.config import DeformableDetrConfig
 from paploss.detectors.detr import install
 from paploss.detectors.images import ResizeForEvaluation, Targets
@@ -124,7 +123,8 @@ def build_deformable_detr(
     """Deformable DETR of any size with fresh heads.
 
     The backbone is ``timm:NAME``, or a ResNet by torchvision's name; weights are ``none``,
-    ``imagenet`` (downloaded by the library) or a file of the library's own state dict.
+    ``imagenet`` (downloaded by the library), ``shapes`` (shipped, of ``timm:test_resnet``) or a file
+    of the library's own state dict.
     """
     if config.channels % 32 or config.channels % config.attention_heads:
         raise ValueError(
@@ -171,10 +171,8 @@ def _build_backbone(config: DeformableDetrConfig) -> nn.Module:
     """The model of timm that gives the last feature maps; transformers makes a fourth level itself."""
     name = config.backbone.removeprefix("timm:")
     strides = [8, 16, 32][-config.levels :]
-    pretrained, state = config.weights == "imagenet", None
-    if config.weights not in ("none", "imagenet"):
-        state = load_state(Path(config.weights))
-    elif pretrained and not config.backbone.startswith("timm:"):
+    pretrained, state = config.weights == "imagenet", given_state(config.weights)
+    if pretrained and not config.backbone.startswith("timm:"):
         # timm has torchvision's ResNets under the same names, of parameters, too.
         state, pretrained = get_model(name, weights="IMAGENET1K_V1").state_dict(), False
     body, _ = timm_body(name, strides, pretrained, state)

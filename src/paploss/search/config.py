@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from paploss.training.config import TrainConfig
+from paploss.training.config import Section, TrainConfig, checked, override, read_yaml
 
 SamplerName = Literal["ppo2", "random", "tpe", "cmaes", "gp"]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class ProxyConfig(_Section):
+class ProxyConfig(Section):
     """The short training whose AP on the evaluation split is a trial's reward.
 
     What is not given here is that of the final training.
@@ -44,7 +41,7 @@ class ProxyConfig(_Section):
         return TrainConfig.model_validate(settings)
 
 
-class SpaceConfig(_Section):
+class SpaceConfig(Section):
     """What is searched."""
 
     init: str | None = None  # a preset or a loss file to start from; f(x) = x if None
@@ -54,7 +51,7 @@ class SpaceConfig(_Section):
     fixed: list[str] = Field(default_factory=list)  # any of f1..f5, scale
 
 
-class SamplerConfig(_Section):
+class SamplerConfig(Section):
     """Who proposes losses, and how many."""
 
     name: SamplerName = "ppo2"
@@ -64,14 +61,14 @@ class SamplerConfig(_Section):
     seed: int = Field(default=0, ge=0)
 
 
-class FinalistsConfig(_Section):
+class FinalistsConfig(Section):
     """The best trials are repeated with other seeds; the highest mean reward wins."""
 
     count: int = Field(default=4, ge=1)
     seeds: int = Field(default=1, ge=1)  # 1: no repetition, the best trial wins
 
 
-class ExecutorConfig(_Section):
+class ExecutorConfig(Section):
     """Where trials run; the results do not depend on it."""
 
     name: Literal["local", "ray"] = "local"
@@ -83,7 +80,15 @@ class ExecutorConfig(_Section):
     gpus: float = Field(default=0, ge=0)
 
 
-class SearchConfig(_Section):
+class FinalConfig(Section):
+    """Trainings of full length once the loss is found, judged on the test split."""
+
+    # Losses by name, presets or loss files to compare with; the detector's usual loss if None.
+    against: list[str] | None = None
+    seeds: int = Field(default=1, ge=1)
+
+
+class SearchConfig(Section):
     """A search, and the final training with what it finds."""
 
     train: TrainConfig = Field(default_factory=TrainConfig)
@@ -91,5 +96,16 @@ class SearchConfig(_Section):
     space: SpaceConfig = Field(default_factory=SpaceConfig)
     sampler: SamplerConfig = Field(default_factory=SamplerConfig)
     finalists: FinalistsConfig = Field(default_factory=FinalistsConfig)
+    final: FinalConfig = Field(default_factory=FinalConfig)
     executor: ExecutorConfig = Field(default_factory=ExecutorConfig)
     storage: str | None = None  # an SQLAlchemy URL; SQLite in the run directory if None
+
+
+def load_search_config(
+    path: str | os.PathLike[str] | None, overrides: dict[str, Any] | None = None
+) -> SearchConfig:
+    """Read a search's yaml file, or a training's, which is then searched with the defaults."""
+    content = read_yaml(path)
+    if content and not content.keys() & SearchConfig.model_fields.keys():
+        content = {"train": content}
+    return checked(SearchConfig, override(content, overrides or {}), path)

@@ -13,8 +13,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, Protocol
@@ -26,8 +27,15 @@ from paploss.search.config import ExecutorConfig, SearchConfig
 from paploss.search.objective import Outcome, ProxyTask
 
 
-class Job(NamedTuple):
-    """A trial to run."""
+class Job(Protocol):
+    """Something to run; a task of the same family knows how."""
+
+    @property
+    def key(self) -> int: ...
+
+
+class Trial(NamedTuple):
+    """A loss whose reward is asked for."""
 
     key: int
     heads: dict[str, LossParameters]
@@ -70,16 +78,13 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-class Task(Protocol):
-    """What a job runs: a `ProxyTask`, or whatever else gives a loss its reward."""
+KeepGoing = Callable[[float], bool]
 
-    def run(
-        self,
-        heads: Mapping[str, LossParameters],
-        *,
-        seed: int | None = None,
-        keep_going: Callable[[float], bool] | None = None,
-    ) -> Outcome: ...
+
+class Task(Protocol):
+    """What runs jobs in a process: `ProxyTask` for trials."""
+
+    def run(self, job: Any, keep_going: KeepGoing | None = None) -> Outcome: ...
 
 
 MakeTask = Callable[[str], Task]  # from a configuration as json; a function of a module
@@ -102,6 +107,46 @@ def make_executor(config: SearchConfig, make_task: MakeTask = proxy_task) -> Exe
     return LocalExecutor(config, make_task)
 
 
+def run_all(
+    jobs: Iterable[Job],
+    executor: Executor,
+    *,
+    may_go_on: Callable[[int, float], bool] = lambda key, ap: True,
+    on_waiting: Callable[[], None] = lambda: None,
+    patience: float = 60.0,
+) -> Iterator[tuple[int, Outcome]]:
+    """Run jobs, as many at once as there is room for; one that fails is tried once more.
+
+    Args:
+        jobs: to run.
+        executor: where.
+        may_go_on: answers a job that asks half-way: of its key and AP.
+        on_waiting: called at least every ``patience`` seconds.
+        patience: in seconds.
+    """
+    waiting, running = deque(jobs), dict[int, Job]()
+    retried: set[int] = set()
+    while waiting or running:
+        while waiting and len(running) < executor.capacity:
+            job = waiting.popleft()
+            running[job.key] = job
+            executor.submit(job)
+        for event in executor.events(timeout=patience):
+            if isinstance(event, Asking):
+                executor.answer(event.key, may_go_on(event.key, event.ap))
+                continue
+            job = running.pop(event.key)
+            if event.outcome.state == "failed" and event.key not in retried:
+                retried.add(event.key)
+                waiting.appendleft(job)
+                continue
+            message = event.outcome.message
+            if event.key in retried:
+                message = f"tried twice; {message}" if message else "tried twice"
+            yield event.key, replace(event.outcome, message=message)
+        on_waiting()
+
+
 class InProcessExecutor:
     """Runs a job when it is submitted; without pruning, for nobody could answer."""
 
@@ -112,8 +157,7 @@ class InProcessExecutor:
         self._done: list[Asking | Finished] = []
 
     def submit(self, job: Job) -> None:
-        outcome = self._task.run(job.heads, seed=job.seed)
-        self._done.append(Finished(job.key, outcome))
+        self._done.append(Finished(job.key, self._task.run(job)))
 
     def events(self, timeout: float) -> list[Asking | Finished]:
         done, self._done = self._done, []
@@ -273,9 +317,7 @@ def _serve(
                     connection.send(Asking(key, ap))
                     return bool(connection.recv())
 
-                outcome = loaded.run(
-                    job.heads, seed=job.seed, keep_going=keep_going if prune else None
-                )
+                outcome = loaded.run(job, keep_going if prune else None)
             except Exception as error:  # whatever a trial does, the search goes on
                 seconds = time.perf_counter() - start
                 outcome = Outcome(0.0, "failed", seconds, f"{type(error).__name__}: {error}")

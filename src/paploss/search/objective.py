@@ -56,23 +56,18 @@ class ProxyTask:
         self.truth = self.evaluation.ground_truth()
         self.classes = len(splits.class_names)
 
-    def run(
-        self,
-        heads: Mapping[str, LossParameters],
-        *,
-        seed: int | None = None,
-        keep_going: Callable[[float], bool] | None = None,
-    ) -> Outcome:
+    def run(self, trial: Any, keep_going: Callable[[float], bool] | None = None) -> Outcome:
         """Train with a loss and evaluate.
 
         Args:
-            heads: the loss of each head.
-            seed: of the order of images and augmentation; that of the configuration if None.
+            trial: has ``heads``, the loss of each, and ``seed``, of the order of images and of
+                augmentation: that of the configuration if None.
             keep_going: asked half-way with the AP so far; the trial ends if it says no.
         """
         start = time.perf_counter()
         try:
-            reward, done = self._train(heads, self.train.seed if seed is None else seed, keep_going)
+            seed = self.train.seed if trial.seed is None else trial.seed
+            reward, done = self._train(trial.heads, seed, keep_going)
         except TrainingCollapsedError as error:
             return Outcome(0.0, "collapsed", time.perf_counter() - start, str(error))
         state: Literal["complete", "pruned"] = "complete" if done else "pruned"

@@ -18,7 +18,7 @@ def _run(make_task: MakeTask, config: str, job: Job, threads: int) -> Outcome:
     import torch
 
     torch.set_num_threads(threads)
-    return make_task(config).run(job.heads, seed=job.seed)
+    return make_task(config).run(job)
 
 
 class RayExecutor:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import statistics
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,15 @@ from optuna.pruners import MedianPruner
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from paploss.loss.parameters import LossParameters, save_heads
+from paploss.search import executors
 from paploss.search.config import SearchConfig
 from paploss.search.executors import (
-    Asking,
     Executor,
-    Job,
     MakeTask,
     check_executor,
     make_executor,
     proxy_task,
+    run_all,
 )
 from paploss.search.objective import Outcome
 from paploss.search.samplers import make_sampler
@@ -55,6 +55,15 @@ class SearchProgress:
     collapsed: int
     failed: int
     seconds_left: float | None
+
+
+@dataclass(frozen=True)
+class FoundLoss:
+    """The answer of a search."""
+
+    heads: dict[str, LossParameters]
+    trial: int
+    reward: float
 
 
 def make_space(config: SearchConfig) -> SearchSpace:
@@ -132,7 +141,7 @@ class Search:
 
     # ---------------------------------------------------------------- rounds
 
-    def run(self) -> dict[str, LossParameters]:
+    def run(self) -> FoundLoss:
         """Search to the end, and write the best loss to ``best.loss.json``."""
         with contextlib.closing(make_executor(self.config, self.make_task)) as executor:
             for number in range(self.config.sampler.rounds):
@@ -140,7 +149,7 @@ class Search:
             best = self._choose(executor)
         heads = self.space.heads(best.params)
         save_heads(heads, self.directory / "best.loss.json", about=self._about(best))
-        return heads
+        return FoundLoss(heads, best.number, _reward(best))
 
     def _run_round(self, number: int, executor: Executor) -> None:
         size = self.config.sampler.samples
@@ -152,9 +161,11 @@ class Search:
         ]
         trials = [self._complete(trial) for trial in known if not trial.state.is_finished()]
         trials += [self._ask(missing) for missing in range(first + len(known), first + size)]
-        jobs = [Job(trial.number, self.space.heads(trial.params)) for trial in trials]
+        jobs = [executors.Trial(trial.number, self.space.heads(trial.params)) for trial in trials]
         ids = {trial.number: trial._trial_id for trial in trials}
-        for key, outcome in self._outcomes(jobs, executor, ids):
+        ask = partial(self._may_go_on, ids)
+        for key, outcome in run_all(jobs, executor, may_go_on=ask):
+            self._durations.append(outcome.seconds)
             self._tell(key, ids[key], outcome)
             self.on_progress(self._progress(number))
 
@@ -183,35 +194,8 @@ class Search:
     def _stored(self, trial_id: int) -> FrozenTrial:
         return self.study._storage.get_trial(trial_id)
 
-    def _outcomes(
-        self, jobs: list[Job], executor: Executor, ids: dict[int, int]
-    ) -> Iterator[tuple[int, Outcome]]:
-        """Run jobs, as many at once as there is room for; one that fails is tried once more."""
-        waiting, running = deque(jobs), dict[int, Job]()
-        retried: set[int] = set()
-        while waiting or running:
-            while waiting and len(running) < executor.capacity:
-                job = waiting.popleft()
-                running[job.key] = job
-                executor.submit(job)
-            for event in executor.events(timeout=60.0):
-                if isinstance(event, Asking):
-                    executor.answer(event.key, self._keep_going(ids.get(event.key), event.ap))
-                    continue
-                job = running.pop(event.key)
-                if event.outcome.state == "failed" and event.key not in retried:
-                    retried.add(event.key)
-                    waiting.appendleft(job)
-                    continue
-                message = event.outcome.message
-                if event.key in retried:
-                    message = f"tried twice; {message}" if message else "tried twice"
-                self._durations.append(event.outcome.seconds)
-                yield event.key, replace(event.outcome, message=message)
-
-    def _keep_going(self, trial_id: int | None, ap: float) -> bool:
-        if trial_id is None:  # a finalist, whose worth is known
-            return True
+    def _may_go_on(self, ids: dict[int, int], number: int, ap: float) -> bool:
+        trial_id = ids[number]
         self.study._storage.set_trial_intermediate_value(trial_id, 1, ap)
         return not self.study.pruner.prune(self.study, self._stored(trial_id))
 
@@ -235,11 +219,13 @@ class Search:
         rewards: dict[str, float] = self.study.user_attrs.get(_REPEATS, {})
         names = [f"{trial.number}/{seed}" for trial in finalists for seed in seeds]
         jobs = [
-            Job(_FIRST_REPEAT + k, self.space.heads(finalists[k // len(seeds)].params), seed)
+            executors.Trial(
+                _FIRST_REPEAT + k, self.space.heads(finalists[k // len(seeds)].params), seed
+            )
             for k, (name, seed) in enumerate(zip(names, seeds * len(finalists), strict=True))
             if name not in rewards
         ]
-        for key, outcome in self._outcomes(jobs, executor, {}):
+        for key, outcome in run_all(jobs, executor):
             rewards[names[key - _FIRST_REPEAT]] = outcome.reward
             self.study.set_user_attr(_REPEATS, rewards)
         means = {

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from paploss.detectors.config import DetectorConfig, detector_config
 
+Checked = TypeVar("Checked", bound=BaseModel)
 
-class _Section(BaseModel):
+
+class Section(BaseModel):
+    """Part of a configuration; what it does not know is an error."""
+
     model_config = ConfigDict(extra="forbid")
 
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
-class DataConfig(_Section):
+
+class DataConfig(Section):
     """Where images come from. ``shapes`` is made on the spot; a path is detected by its layout."""
 
     path: str = "shapes"
@@ -33,7 +40,7 @@ class DataConfig(_Section):
     seed: int = 0  # of generated images and of the cut
 
 
-class LossConfig(_Section):
+class LossConfig(Section):
     """A loss by name; ``pap`` takes its parameters from a preset or a file."""
 
     name: str = "pap"
@@ -47,7 +54,7 @@ class LossConfig(_Section):
         return {"name": value} if isinstance(value, str) else value
 
 
-class OptimizerConfig(_Section):
+class OptimizerConfig(Section):
     name: Literal["sgd", "adamw"] = "adamw"
     learning_rate: float = Field(default=2e-3, gt=0)
     weight_decay: float = Field(default=1e-4, ge=0)
@@ -61,7 +68,7 @@ class OptimizerConfig(_Section):
     clip_gradient: float | None = Field(default=10.0, gt=0)
 
 
-class TrainConfig(_Section):
+class TrainConfig(Section):
     """A training run."""
 
     detector: DetectorConfig = Field(default_factory=detector_config)
@@ -75,23 +82,45 @@ class TrainConfig(_Section):
     precision: Literal["no", "fp16", "bf16"] = "no"
     seed: int = 0
 
-    def to_yaml(self) -> str:
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
-
 
 def load_config(
     path: str | os.PathLike[str] | None, overrides: dict[str, Any] | None = None
 ) -> TrainConfig:
     """Read a yaml file (or start from the defaults) and set ``{"section.key": value}`` overrides."""
-    content: Any = {}
-    if path is not None:
-        try:
-            content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
-            raise ValueError(f"{path}: not a yaml file: {error}") from None
-        if not isinstance(content, dict):
-            raise ValueError(f"{path}: expected sections such as detector and data")
-    for key, value in (overrides or {}).items():
+    return checked(TrainConfig, override(read_yaml(path), overrides or {}), path)
+
+
+def loss_by_name(loss: str) -> LossConfig:
+    """A criterion's name, or ``pap`` with the parameters of a preset or a file."""
+    from paploss.criteria import CRITERIA
+    from paploss.presets import list_presets
+
+    if loss in CRITERIA:
+        return LossConfig(name=loss)
+    if loss not in list_presets() and not Path(loss).is_file():
+        raise ValueError(
+            f"loss {loss!r} is no loss ({', '.join(CRITERIA)}), no preset "
+            f"({', '.join(list_presets())}) and no file"
+        )
+    return LossConfig(name="pap", parameters=loss)
+
+
+def read_yaml(path: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """The sections of a configuration file; none without a file."""
+    if path is None:
+        return {}
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: not a yaml file: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected sections such as detector and data")
+    return content
+
+
+def override(content: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Set ``{"section.key": value}`` in sections, which are made if they are not there."""
+    for key, value in settings.items():
         section = content
         *parents, last = key.split(".")
         for parent in parents:
@@ -99,8 +128,15 @@ def load_config(
                 section[parent] = {"name": section[parent]} if parent in section else {}
             section = section[parent]
         section[last] = value
+    return content
+
+
+def checked(
+    model: type[Checked], content: dict[str, Any], path: str | os.PathLike[str] | None
+) -> Checked:
+    """The configuration, or an error that names the file and the setting."""
     try:
-        return TrainConfig.model_validate(content)
+        return model.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -7,12 +7,13 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import Tensor, nn
@@ -210,7 +211,6 @@ def train(
     run: RunDirectory,
     *,
     on_progress: Callable[[Progress], None] = lambda progress: None,
-    initial_weights: dict[str, Tensor] | None = None,
 ) -> dict[str, Any]:
     """Train a detector, or go on where a stopped run was; returns what ``evaluation.json`` holds.
 
@@ -218,9 +218,9 @@ def train(
         config: the whole configuration; a run directory with another one is refused.
         run: where everything is written.
         on_progress: called after every logged step and every evaluation.
-        initial_weights: of the model, where they fit; the rest keeps its fresh values.
     """
-    return _Training(config, run, on_progress, initial_weights).run_to_the_end()
+    with run.locked() if PartialState().is_main_process else nullcontext():
+        return _Training(config, run, on_progress).run_to_the_end()
 
 
 class _Training:
@@ -229,7 +229,6 @@ class _Training:
         config: TrainConfig,
         run: RunDirectory,
         on_progress: Callable[[Progress], None],
-        initial_weights: dict[str, Tensor] | None,
     ) -> None:
         self.config, self.run, self.on_progress = config, run, on_progress
         trackers = ["tensorboard"] + ["wandb"] * bool(importlib.util.find_spec("wandb"))
@@ -244,12 +243,6 @@ class _Training:
         self.criteria = make_criteria(config.loss, config.detector)
         torch.manual_seed(config.seed)  # of the fresh weights
         model = build_detector(config.detector, len(self.splits.class_names), self.criteria)
-        if initial_weights is not None:
-            own = model.state_dict()
-            fitting = {
-                k: v for k, v in initial_weights.items() if k in own and own[k].shape == v.shape
-            }
-            model.load_state_dict(fitting, strict=False)
         ranks = self.accelerator.num_processes
         self.steps_an_epoch = steps_per_epoch(len(self.splits.train), config.batch_size * ranks)
         self.steps = self.steps_an_epoch * config.epochs

@@ -5,17 +5,25 @@ from __future__ import annotations
 import csv
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
-from paploss.training.config import TrainConfig
+from paploss.training.config import Section
 
 COLUMNS = (
     "step", "epoch", "loss", "learning_rate", "gradient_norm", "images_per_second", "seconds",
     "AP", "AP50", "AP75", "APs", "APm", "APl",
 )  # fmt: skip
+
+
+def never(setting: str, there: Any, now: Any) -> bool:
+    """No setting of a run may change."""
+    return False
 
 
 class RunDirectory:
@@ -28,20 +36,49 @@ class RunDirectory:
         self.evaluation = self.path / "evaluation.json"
         self._metrics = self.path / "metrics.csv"
 
-    def open(self, config: TrainConfig) -> None:
-        """Start a run here, or go on with the one that is here if its configuration is the same."""
+    def open(self, config: Section, may_change: Callable[[str, Any, Any], bool] = never) -> None:
+        """Start a run here, or go on with the one that is here if its configuration is the same.
+
+        Args:
+            config: of the run.
+            may_change: of a setting's name, its value there and its value now: whether it may differ.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / "config.yaml"
         if file.exists():
             before = yaml.safe_load(file.read_text(encoding="utf-8"))
-            changed = _differences(before or {}, config.model_dump(mode="json"))
-            if changed:
+            changes = _differences(before or {}, config.model_dump(mode="json"))
+            refused = [
+                f"{setting}: {there!r} there, {now!r} now"
+                for setting, there, now in changes
+                if not may_change(setting, there, now)
+            ]
+            if refused:
                 raise ValueError(
-                    f"{self.path} holds a run with another configuration ({'; '.join(changed)}): "
+                    f"{self.path} holds a run with another configuration ({'; '.join(refused)}): "
                     "choose another --run, or delete it"
                 )
-            return
-        _write_whole(file, config.to_yaml())
+            if not changes:
+                return
+        write_whole(file, config.to_yaml())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out of the run directory; a process that dies lets go of it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(self.path / ".lock", timeout=0):
+                yield
+        except Timeout:
+            raise ValueError(f"{self.path}: another process is working on this run") from None
+
+    def epochs_done(self) -> float:
+        """How far a run has come, as its last row of metrics tells."""
+        if not self._metrics.exists():
+            return 0.0
+        with open(self._metrics, newline="", encoding="utf-8") as file:
+            epochs = [row["epoch"] for row in csv.DictReader(file) if None not in row.values()]
+        return float(epochs[-1]) if epochs else 0.0
 
     def forget_after(self, step: int, *, evaluated_again: bool = False) -> None:
         """Drop metrics of steps that will be run again, and of an evaluation that will be."""
@@ -54,7 +91,7 @@ class RunDirectory:
                 if _step(row) <= step and not (evaluated_again and _step(row) == step and row["AP"])
             ]
         lines = [",".join(COLUMNS), *(",".join(row.get(c) or "" for c in COLUMNS) for row in rows)]
-        _write_whole(self._metrics, "\n".join(lines) + "\n")
+        write_whole(self._metrics, "\n".join(lines) + "\n")
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row to ``metrics.csv``."""
@@ -66,7 +103,7 @@ class RunDirectory:
             writer.writerow({key: row.get(key, "") for key in COLUMNS})
 
     def write_evaluation(self, content: dict[str, Any]) -> None:
-        _write_whole(self.evaluation, json.dumps(content, indent=1) + "\n")
+        write_whole(self.evaluation, json.dumps(content, indent=1) + "\n")
 
 
 def _step(row: dict[str, str]) -> float:
@@ -74,13 +111,15 @@ def _step(row: dict[str, str]) -> float:
     return float("inf") if cut_short else int(row["step"])
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is there as a whole or not at all."""
     temporary = path.with_name(path.name + ".partial")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
 
 
-def _differences(before: Any, now: Any, where: str = "") -> list[str]:
+def _differences(before: Any, now: Any, where: str = "") -> list[tuple[str, Any, Any]]:
+    """Settings that differ: name, value before, value now."""
     if isinstance(before, dict) and isinstance(now, dict):
         return [
             difference
@@ -89,4 +128,4 @@ def _differences(before: Any, now: Any, where: str = "") -> list[str]:
                 before.get(key), now.get(key), f"{where}.{key}" if where else key
             )
         ]
-    return [] if before == now else [f"{where}: {before!r} there, {now!r} now"]
+    return [] if before == now else [(where, before, now)]

@@ -1,0 +1,175 @@
+"""``paploss search``: find the loss for a detector and data, or go on with a stopped search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from paploss.cli.settings import overrides
+from paploss.cli.tables import percent
+
+if TYPE_CHECKING:
+    from paploss.search.study import SearchProgress
+
+
+def search(
+    config: Annotated[
+        Path | None, typer.Argument(help="A yaml file of a search or of a training, see configs/.")
+    ] = None,
+    detector: Annotated[
+        str | None, typer.Option(help="retinanet, faster-rcnn or deformable-detr.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="shapes, or a data set's path.")] = None,
+    sampler: Annotated[str | None, typer.Option(help="ppo2, random, tpe, cmaes or gp.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of trials; more continue a search.")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Trials of a round.")] = None,
+    init: Annotated[
+        str | None, typer.Option(help="A preset or loss file to start from; else f(x) = x.")
+    ] = None,
+    safe: Annotated[
+        bool | None,
+        typer.Option("--safe/--free", help="Only losses that never punish a better box."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Trials at once, each a process; 0: in this one.")
+    ] = None,
+    executor: Annotated[str | None, typer.Option(help="local or ray.")] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Of a running cluster; else one is started here.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the sampler.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any other setting: section.key=value; may be repeated."),
+    ] = None,
+    run: Annotated[Path, typer.Option(help="Run directory; the same one continues.")] = Path(
+        "runs/search"
+    ),
+    json_: Annotated[bool, typer.Option("--json", help="Print the result as json only.")] = False,
+) -> None:
+    """Search a loss, train with it and compare it on the test split. Continues if stopped."""
+    from paploss.search.config import load_search_config
+    from paploss.search.run import run_search
+
+    settings = load_search_config(
+        config,
+        overrides(
+            {
+                "train.detector.name": detector,
+                "train.data.path": data,
+                "sampler.name": sampler,
+                "sampler.rounds": rounds,
+                "sampler.samples": samples,
+                "sampler.seed": seed,
+                "space.init": init,
+                "space.safe": safe,
+                "executor.workers": workers,
+                "executor.name": executor,
+                "executor.ray_address": ray_address,
+            },
+            set_,
+        ),
+    )
+    console = Console(stderr=json_)
+    if not json_:
+        trials = settings.sampler.rounds * settings.sampler.samples
+        console.print(
+            f"{settings.sampler.name} searches a loss for {settings.train.detector.name} on "
+            f"{escape(settings.train.data.path)}: {trials} trials, run {escape(str(run))}"
+        )
+    try:
+        with search_progress(console, quiet=json_) as (on_trial, on_training):
+            result = run_search(settings, run, on_trial=on_trial, on_training=on_training)
+    except KeyboardInterrupt:
+        console.print(f"Stopped; the same command continues {escape(str(run))}.")
+        raise typer.Exit(130) from None
+    if json_:
+        typer.echo(json.dumps(result))
+        return
+    print_comparison(console, result)
+    console.print(
+        f"[dim]{escape(str(run))}: best.loss.json, comparison.json, final/; "
+        f"optuna-dashboard sqlite:///{escape(str(run))}/study.db shows the trials[/]",
+        soft_wrap=True,
+    )
+
+
+@contextmanager
+def search_progress(
+    console: Console, *, quiet: bool
+) -> Iterator[tuple[Callable[[SearchProgress], None], Callable[[float, float], None]]]:
+    """A live line for trials, then one for the final trainings; in a log, a line a round."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        TextColumn("{task.fields[state]}"),
+        console=console,
+        disable=quiet or not console.is_terminal,
+        transient=True,
+    )
+    searching = bar.add_task("search", state="", total=None)
+    training = bar.add_task("final trainings", state="", total=None, visible=False)
+
+    def on_trial(progress: SearchProgress) -> None:
+        state = (
+            f"round {progress.round}/{progress.rounds} "
+            f"best {percent(progress.best)} mean {percent(progress.round_mean)}"
+        )
+        if progress.collapsed:
+            state += f" collapsed {progress.collapsed}"
+        if progress.failed:
+            state += f" failed {progress.failed}"
+        if progress.seconds_left:
+            state += f" {_duration(progress.seconds_left)} left"
+        bar.update(searching, completed=progress.trials, total=progress.of_trials, state=state)
+        round_ends = progress.trials * progress.rounds == progress.round * progress.of_trials
+        if round_ends and not quiet and not console.is_terminal:
+            console.print(state)
+
+    def on_training(epochs: float, of_epochs: float) -> None:
+        bar.update(searching, visible=False)
+        state = f"epoch {epochs:.0f}/{of_epochs:.0f}"
+        bar.update(training, completed=epochs, total=of_epochs, state=state, visible=True)
+
+    with bar:
+        yield on_trial, on_training
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60}h{minutes % 60:02}" if minutes >= 60 else f"{max(1, minutes)} min"
+
+
+def print_comparison(console: Console, result: dict[str, Any]) -> None:
+    """The searched loss and its rivals, a row each."""
+    losses = result["losses"]
+    seeds = len(next(iter(losses.values()))["seeds"])
+    console.print(
+        f"[bold]{result['split']} split[/], full training"
+        + (f", mean of {seeds} seeds" if seeds > 1 else ""),
+        highlight=False,
+    )
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("loss", overflow="fold")
+    names = ("AP", "AP50", "AP75", "APs", "APm", "APl")
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    for loss, row in losses.items():
+        if "AP" not in row:
+            table.add_row(escape(loss), escape(row["problems"][0]))
+            continue
+        spread = row["AP"]["spread"]
+        first = percent(row["AP"]["mean"]) + (f" ± {percent(spread)}" if spread is not None else "")
+        table.add_row(escape(loss), first, *(percent(row[n]["mean"]) for n in names[1:]))
+    console.print(table)
