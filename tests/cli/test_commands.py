@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from paploss.cli import demo
 from paploss.cli.app import app, run
 
 runner = CliRunner()
@@ -46,13 +47,15 @@ def test_bad_use_exits_with_2(arguments: list[str]) -> None:
     assert runner.invoke(app, arguments).exit_code == 2
 
 
-def test_demo_shows_the_ap_rising() -> None:
-    result = runner.invoke(app, ["demo"])
-    assert result.exit_code == 0
-    rows = [line.split() for line in result.output.splitlines() if line.split()[:1] != []]
-    figures = {row[0]: float(row[2]) for row in rows if row[0].isdigit() and len(row) == 5}
-    assert figures["0"] < 10
-    assert figures["200"] > 90
+def test_demo_searches_trains_and_compares(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    train = demo.CONFIG["train"] | {"epochs": 1, "data": {"images": 24, "evaluation_images": 8}}
+    small = demo.CONFIG | {"train": train, "sampler": {"rounds": 1, "samples": 2}}
+    monkeypatch.setattr(demo, "CONFIG", small)
+    result = runner.invoke(app, ["demo", "--workers=0", f"--run={tmp_path}"])
+    assert result.exit_code == 0, result.output
+    for loss in ("searched", demo.PRESET, "focal+giou", "focal+l1"):
+        assert loss in result.output
+    assert max(map(len, result.output.splitlines()[:-1])) <= 80
 
 
 def test_errors_are_one_line(

@@ -42,6 +42,10 @@ def short(config: str) -> Quick:
     return Quick(0.2)
 
 
+def long(config: str) -> Quick:
+    return Quick(1.0)
+
+
 class Faulty(Quick):
     """Goes wrong in one job: the first to take the token ``fault`` in the data directory."""
 

@@ -18,6 +18,7 @@ from paploss.cli.settings import overrides
 from paploss.cli.tables import percent
 
 if TYPE_CHECKING:
+    from paploss.search.config import SearchConfig
     from paploss.search.study import SearchProgress
 
 
@@ -60,7 +61,6 @@ def search(
 ) -> None:
     """Search a loss, train with it and compare it on the test split. Continues if stopped."""
     from paploss.search.config import load_search_config
-    from paploss.search.run import run_search
 
     settings = load_search_config(
         config,
@@ -81,20 +81,28 @@ def search(
             set_,
         ),
     )
-    console = Console(stderr=json_)
-    if not json_:
-        trials = settings.sampler.rounds * settings.sampler.samples
+    search_and_compare(settings, run, Console(stderr=json_), as_json=json_)
+
+
+def search_and_compare(
+    config: SearchConfig, run: Path, console: Console, *, as_json: bool = False
+) -> None:
+    """Run a search to its end with a live view, and print its table."""
+    from paploss.search.run import run_search
+
+    if not as_json:
+        trials = config.sampler.rounds * config.sampler.samples
         console.print(
-            f"{settings.sampler.name} searches a loss for {settings.train.detector.name} on "
-            f"{escape(settings.train.data.path)}: {trials} trials, run {escape(str(run))}"
+            f"{config.sampler.name} searches a loss for {config.train.detector.name} on "
+            f"{escape(config.train.data.path)}: {trials} trials, run {escape(str(run))}"
         )
     try:
-        with search_progress(console, quiet=json_) as (on_trial, on_training):
-            result = run_search(settings, run, on_trial=on_trial, on_training=on_training)
+        with search_progress(console, quiet=as_json) as (on_trial, on_training):
+            result = run_search(config, run, on_trial=on_trial, on_training=on_training)
     except KeyboardInterrupt:
         console.print(f"Stopped; the same command continues {escape(str(run))}.")
         raise typer.Exit(130) from None
-    if json_:
+    if as_json:
         typer.echo(json.dumps(result))
         return
     print_comparison(console, result)

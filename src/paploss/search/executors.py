@@ -65,7 +65,10 @@ class Finished(NamedTuple):
 class Executor(Protocol):
     """Runs jobs; all calls come from one thread."""
 
-    capacity: int  # jobs that run at once
+    @property
+    def capacity(self) -> int:
+        """Jobs that run at once."""
+        ...
 
     def submit(self, job: Job) -> None: ...
 

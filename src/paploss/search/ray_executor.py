@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 
 from paploss.search.config import SearchConfig
 from paploss.search.executors import Asking, Finished, Job, MakeTask
 from paploss.search.objective import Outcome
 
 
-def _run(make_task: MakeTask, config: str, job: Job, threads: int) -> Outcome:
+def _run(
+    make_task: MakeTask, config: str, job: Job, threads: int, timeout: float | None
+) -> Outcome:
     """In a worker of the cluster; the function keeps the task, data included, for the next trial."""
     import torch
 
     torch.set_num_threads(threads)
-    return make_task(config).run(job)
+    task = make_task(config)
+    if timeout is None:
+        return task.run(job)
+    # The clock starts here: the driver knows neither how long a trial queued nor how long data load.
+    running = ThreadPoolExecutor(1).submit(task.run, job)
+    if wait([running], timeout).done:
+        return running.result()
+    # The hung thread goes with its process; Ray repeats what else may have begun there by then.
+    threading.Timer(1.0, os._exit, [1]).start()
+    return Outcome(0.0, "failed", timeout, f"no result after {timeout:g} s")
 
 
 class RayExecutor:
     """One Ray task a trial, with its demands of CPUs and GPUs.
 
-    Ray itself runs a task again whose worker or node has died. What still fails, or takes too long,
-    finishes as failed.
+    Ray itself runs a task again whose worker or node has died. What still fails finishes as failed.
 
     Args:
         config: ``executor.workers`` trials run at once; with 0, as many as the cluster has room for.
@@ -42,32 +54,28 @@ class RayExecutor:
             num_cpus=settings.cpus, num_gpus=settings.gpus, max_retries=3, max_calls=0
         )(_run)
         self._running: dict[Any, tuple[Job, float]] = {}
-        self.capacity = settings.workers or _room(settings.cpus, settings.gpus)
+        self._settings = settings
+
+    @property
+    def capacity(self) -> int:
+        """Machines that join the cluster later are used as well."""
+        return self._settings.workers or _room(self._settings.cpus, self._settings.gpus)
 
     def submit(self, job: Job) -> None:
-        reference = self._task.remote(self._make_task, self._config, job, self._threads)
+        reference = self._task.remote(
+            self._make_task, self._config, job, self._threads, self._timeout
+        )
         self._running[reference] = job, time.monotonic()
 
     def events(self, timeout: float) -> list[Asking | Finished]:
-        if not self._running:
-            return []
-        if self._timeout is not None:
-            timeout = min(timeout, self._timeout)
         ready, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout)
-        events: list[Asking | Finished] = [self._finish(reference) for reference in ready]
-        for reference, (job, started) in list(self._running.items()):
-            if self._timeout is not None and time.monotonic() - started >= self._timeout:
-                ray.cancel(reference, force=True)
-                del self._running[reference]
-                message = f"no result after {self._timeout:g} s"
-                events.append(Finished(job.key, Outcome(0.0, "failed", self._timeout, message)))
-        return events
+        return [self._finish(reference) for reference in ready]
 
     def _finish(self, reference: Any) -> Finished:
         job, started = self._running.pop(reference)
         try:
             outcome: Outcome = ray.get(reference)
-        except (RayError, Exception) as error:  # of the cluster, or of the trial itself
+        except Exception as error:  # of the cluster, or of the trial itself
             message = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
             outcome = Outcome(0.0, "failed", time.monotonic() - started, message)
         return Finished(job.key, outcome)
