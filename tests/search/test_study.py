@@ -18,6 +18,7 @@ import pytest
 from paploss import LossParameters
 from paploss.loss.parameters import load_heads
 from paploss.search.config import SearchConfig
+from paploss.search.executors import TimeLimit
 from paploss.search.study import Search, SearchProgress
 from tests.search import tasks
 
@@ -177,10 +178,24 @@ def test_a_trial_that_goes_wrong_is_repeated_once(
     failed = [outcome for outcome in outcomes if outcome["state"] == "failed"]
     assert len(failed) == (times == 2)
     assert all(message in outcome["message"] for outcome in failed)
-    assert [o for o in outcomes if "tried twice" in o["message"]] != []
+    assert len(made.problems()) == 1
+    assert "tried twice" in made.problems()[0]
+    assert message in made.problems()[0]
     rewards = sorted(value for _, value in trials(made))
     assert (rewards[0] == 0) == (times == 2)
     assert rewards[1] > 0
+
+
+def test_the_time_limit_follows_from_what_trials_take() -> None:
+    limit = TimeLimit(None)
+    assert limit.seconds is None
+    limit.see(20)
+    assert limit.seconds == 600
+    limit.see(100)
+    assert limit.seconds == 1000
+    given = TimeLimit(5.0)
+    given.see(100)
+    assert given.seconds == 5
 
 
 def test_a_collapsed_trial_is_a_reward_of_zero(tmp_path: Path) -> None:

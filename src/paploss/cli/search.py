@@ -105,6 +105,8 @@ def search_and_compare(
     if as_json:
         typer.echo(json.dumps(result))
         return
+    for problem in result["problems"]:
+        console.print(f"[yellow]{escape(problem)}[/]", highlight=False, soft_wrap=True)
     print_comparison(console, result)
     console.print(
         f"[dim]{escape(str(run))}: best.loss.json, comparison.json, final/; "

@@ -74,7 +74,8 @@ class ExecutorConfig(Section):
     name: Literal["local", "ray"] = "local"
     workers: int = Field(default=1, ge=0)  # processes; 0: this one
     threads: int | None = Field(default=None, ge=1)  # of a worker; a fair share if None
-    timeout: float | None = Field(default=None, gt=0)  # seconds of a trial before it counts as hung
+    # Seconds of a trial before it counts as hung; ten times the longest so far if None.
+    timeout: float | None = Field(default=None, gt=0)
     ray_address: str | None = None
     cpus: float = Field(default=1, gt=0)  # of a trial, for Ray
     gpus: float = Field(default=0, ge=0)

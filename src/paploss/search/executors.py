@@ -128,7 +128,7 @@ def run_all(
         patience: in seconds.
     """
     waiting, running = deque(jobs), dict[int, Job]()
-    retried: set[int] = set()
+    first_failure: dict[int, str] = {}
     while waiting or running:
         while waiting and len(running) < executor.capacity:
             job = waiting.popleft()
@@ -139,14 +139,16 @@ def run_all(
                 executor.answer(event.key, may_go_on(event.key, event.ap))
                 continue
             job = running.pop(event.key)
-            if event.outcome.state == "failed" and event.key not in retried:
-                retried.add(event.key)
+            if event.outcome.state == "failed" and event.key not in first_failure:
+                first_failure[event.key] = event.outcome.message
                 waiting.appendleft(job)
                 continue
-            message = event.outcome.message
-            if event.key in retried:
-                message = f"tried twice; {message}" if message else "tried twice"
-            yield event.key, replace(event.outcome, message=message)
+            outcome = event.outcome
+            if event.key in first_failure:
+                told = dict.fromkeys((first_failure[event.key], outcome.message))
+                message = "; ".join(part for part in ("tried twice", *told) if part)
+                outcome = replace(outcome, message=message)
+            yield event.key, outcome
         on_waiting()
 
 
@@ -173,6 +175,28 @@ class InProcessExecutor:
         pass
 
 
+class TimeLimit:
+    """When a job counts as hung: as configured, else after ten times the longest one so far.
+
+    Args:
+        seconds: as configured.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._given, self._longest = seconds, 0.0
+
+    def see(self, seconds: float) -> None:
+        """A job has taken so long."""
+        self._longest = max(self._longest, seconds)
+
+    @property
+    def seconds(self) -> float | None:
+        """None until a first job has shown how long they take."""
+        if self._given is None and self._longest:
+            return max(10 * self._longest, 600.0)
+        return self._given
+
+
 @dataclass
 class _Worker:
     process: Any
@@ -190,6 +214,7 @@ class LocalExecutor:
 
     def __init__(self, config: SearchConfig, make_task: MakeTask) -> None:
         self._settings, self._prune = config.executor, config.proxy.prune
+        self._limit = TimeLimit(config.executor.timeout)
         self._config, self._make_task = config.model_dump_json(), make_task
         self.capacity = config.executor.workers
         self._workers: list[_Worker | None] = [None] * self.capacity
@@ -220,7 +245,7 @@ class LocalExecutor:
 
     def events(self, timeout: float) -> list[Asking | Finished]:
         busy = [w for w in self._workers if w is not None and w.job is not None]
-        limit = self._settings.timeout
+        limit = self._limit.seconds
         if limit is not None and busy:
             first = min(worker.started for worker in busy)
             timeout = max(0.0, min(timeout, first + limit - time.monotonic()))
@@ -244,6 +269,7 @@ class LocalExecutor:
                 events.append(event)
                 if isinstance(event, Finished):
                     worker.job = None
+                    self._limit.see(event.outcome.seconds)
         except (EOFError, OSError):
             pass
         if worker.job is not None and not worker.process.is_alive():

@@ -106,10 +106,12 @@ def run_final_trainings(
         FinalJob(key, str(training.run.path), training.config.model_dump_json())
         for key, training in enumerate(missing)
     ]
-    local: dict[str, Any] = {"name": "local", "timeout": None}
+    # The time limit of a trial is not that of a full training.
+    here: dict[str, Any] = {"name": "local", "timeout": None}
     if config.executor.name == "ray":
-        local["workers"] = 1
-    settings = config.model_copy(update={"executor": config.executor.model_copy(update=local)})
+        here["workers"] = 1
+    executor_here = config.executor.model_copy(update=here)
+    settings = config.model_copy(update={"executor": executor_here})
     wrong = {}
     with contextlib.closing(make_executor(settings, final_task)) as executor:
         for key, outcome in run_all(jobs, executor, on_waiting=tell, patience=2.0):

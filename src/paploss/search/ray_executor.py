@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from paploss.search.config import SearchConfig
-from paploss.search.executors import Asking, Finished, Job, MakeTask
+from paploss.search.executors import Asking, Finished, Job, MakeTask, TimeLimit
 from paploss.search.objective import Outcome
 
 
@@ -48,7 +48,7 @@ class RayExecutor:
         if not ray.is_initialized():
             ray.init(address=settings.ray_address, log_to_driver=False, include_dashboard=False)
         self._config, self._make_task = config.model_dump_json(), make_task
-        self._timeout = settings.timeout
+        self._limit = TimeLimit(settings.timeout)
         self._threads = settings.threads or max(1, int(settings.cpus))
         self._task = ray.remote(
             num_cpus=settings.cpus, num_gpus=settings.gpus, max_retries=3, max_calls=0
@@ -63,7 +63,7 @@ class RayExecutor:
 
     def submit(self, job: Job) -> None:
         reference = self._task.remote(
-            self._make_task, self._config, job, self._threads, self._timeout
+            self._make_task, self._config, job, self._threads, self._limit.seconds
         )
         self._running[reference] = job, time.monotonic()
 
@@ -75,6 +75,7 @@ class RayExecutor:
         job, started = self._running.pop(reference)
         try:
             outcome: Outcome = ray.get(reference)
+            self._limit.see(outcome.seconds)
         except Exception as error:  # of the cluster, or of the trial itself
             message = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
             outcome = Outcome(0.0, "failed", time.monotonic() - started, message)

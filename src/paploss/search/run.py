@@ -38,11 +38,17 @@ def run_search(
     run = RunDirectory(directory)
     with run.locked():
         run.open(config, may_change=_may_change)
-        found = Search(config, directory, on_trial, make_task=make_task).run()
+        search = Search(config, directory, on_trial, make_task=make_task)
+        found = search.run()
         trainings = final_trainings(config, directory, found)
         wrong = run_final_trainings(config, trainings, on_training)
         comparison = compare(directory, trainings, wrong)
-    return {"trial": found.trial, "reward": found.reward, **comparison}
+    return {
+        "trial": found.trial,
+        "reward": found.reward,
+        "problems": search.problems(),
+        **comparison,
+    }
 
 
 def _may_change(setting: str, there: Any, now: Any) -> bool:

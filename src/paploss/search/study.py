@@ -206,6 +206,18 @@ class Search:
         else:  # a collapsed or failed sample is a reward of 0, not a hole
             self.study.tell(number, outcome.reward)
 
+    def problems(self) -> list[str]:
+        """What went wrong with trials for other reasons than their loss."""
+        outcomes = {
+            trial.number: trial.user_attrs.get(_OUTCOME, {})
+            for trial in self.study.get_trials(deepcopy=False)
+        }
+        return [
+            f"trial {number}: {outcome['message']}"
+            for number, outcome in outcomes.items()
+            if outcome.get("message") and outcome["state"] in ("failed", "complete")
+        ]
+
     # ---------------------------------------------------------------- the answer
 
     def _choose(self, executor: Executor) -> FrozenTrial:
