@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from paploss.search.config import SearchConfig, load_search_config
 from paploss.training.config import TrainConfig, load_config
 from paploss.training.run import RunDirectory
 
@@ -12,9 +13,12 @@ CONFIGS = Path(__file__).parent.parent.parent / "configs"
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_shipped_config_is_valid(path: Path) -> None:
-    config = load_config(path)
-    again = TrainConfig.model_validate(config.model_dump())
-    assert again == config
+    search = load_search_config(path)  # which takes a training's file, too
+    assert SearchConfig.model_validate(search.model_dump()) == search
+    if not path.stem.endswith("-search"):
+        config = load_config(path)
+        assert config == search.train
+        assert TrainConfig.model_validate(config.model_dump()) == config
 
 
 def test_the_papers_recipe() -> None:

@@ -65,14 +65,15 @@ class _AnchoredDetector(_Detector):
 class RetinaNetConfig(_AnchoredDetector):
     usual_loss: ClassVar[str] = "focal+l1"
     sizes: ClassVar[dict[str, dict[str, Any]]] = {
-        "tiny": {"levels": 4, "anchor_scale": 2.0},
-        "r50": {"levels": 5, "anchor_scale": 4.0},
+        "tiny": {"levels": 4, "anchor_scale": 2.0, "candidates": 300},
+        "r50": {"levels": 5, "anchor_scale": 4.0, "candidates": 1000},
     }
 
     name: Literal["retinanet"] = "retinanet"
     finest_stride: Literal[4, 8] = 8
     scales_per_octave: int = Field(default=2, ge=1)
     nms_threshold: float = Field(default=0.6, gt=0, le=1)
+    candidates: int = Field(ge=1)  # of an image and level that non-maximum suppression sees
 
 
 class FasterRCNNConfig(_AnchoredDetector):

@@ -34,6 +34,7 @@ def build_retinanet(config: RetinaNetConfig, classes: int, criteria: Criteria) -
         score_thresh=config.score_threshold,
         nms_thresh=config.nms_threshold,
         detections_per_img=100,
+        topk_candidates=config.candidates,
     )
     model.transform = ResizeForEvaluation(config.short_side, config.long_side)
     # Convolutions follow the layout of their weights; this one is a fifth faster on CPU.
