@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from paploss import LossParameters
+from paploss.detectors import detector_config
 from paploss.search.config import SearchConfig, load_search_config
-from paploss.training.config import TrainConfig, load_config
+from paploss.training.config import LossConfig, TrainConfig, load_config
+from paploss.training.loop import make_criteria
 from paploss.training.run import RunDirectory
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -85,3 +88,18 @@ def test_metrics_of_steps_that_run_again_are_dropped(tmp_path: Path) -> None:
     lines = (tmp_path / "metrics.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == ["step", "10", "20", "30"]
     assert lines[-1].split(",")[2] == "9"
+
+
+def test_options_of_pap_reach_its_criteria() -> None:
+    loss = LossConfig(localization="iou", block_denominator_gradient=False)
+    made = make_criteria(loss, detector_config(name="faster-rcnn"))
+    for head in ("rpn", "rcnn"):
+        assert made[head].loss.localization == "iou"
+        assert not made[head].loss.block_denominator_gradient
+    one = LossParameters.linear()
+    assert (
+        make_criteria(loss, detector_config(), {"detector": one})[
+            "detector"
+        ].loss.parameters_of_loss
+        is one
+    )

@@ -16,6 +16,7 @@ class ParameterizedAPCriterion(Criterion):
     Args:
         parameters: the loss's shape; its gradient scale acts on the predicted boxes.
         localization: ``giou``, ``iou`` or ``l1``.
+        block_denominator_gradient: as in `parameterized_ap_loss`.
 
     Shape:
         logits (N, C), see `MatchedPredictions`; loss ``pap``.
@@ -24,9 +25,17 @@ class ParameterizedAPCriterion(Criterion):
     score = "sigmoid"
     ranking = True
 
-    def __init__(self, parameters: LossParameters, localization: str = "giou") -> None:
+    def __init__(
+        self,
+        parameters: LossParameters,
+        localization: str = "giou",
+        *,
+        block_denominator_gradient: bool = True,
+    ) -> None:
         super().__init__()
-        self.loss = ParameterizedAPLoss(parameters, localization)
+        self.loss = ParameterizedAPLoss(
+            parameters, localization, block_denominator_gradient=block_denominator_gradient
+        )
 
     def losses(self, matched: MatchedPredictions, positives: Positives) -> dict[str, Tensor]:
         loss = self.loss.of_positives(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from paploss.criteria.alrp import ALRPCriterion
 from paploss.criteria.average_precision import AveragePrecisionCriterion
@@ -36,6 +37,7 @@ def build_criterion(
     *,
     parameters: LossParameters | None = None,
     localization: str = "giou",
+    block_denominator_gradient: bool = True,
     box_weight: float | None = None,
 ) -> Criterion:
     """A criterion by its name.
@@ -44,6 +46,7 @@ def build_criterion(
         name: one of `CRITERIA`.
         parameters: shape of ``pap``; by default those of the preset `DEFAULT_PRESET`.
         localization: how ``pap`` measures boxes: ``giou``, ``iou`` or ``l1``. Others do not use it.
+        block_denominator_gradient: as in `parameterized_ap_loss`; for ``pap`` only, too.
         box_weight: factor of the box loss of all others; by default each one's own. ``pap`` has its gradient scale instead.
 
     Example:
@@ -55,7 +58,11 @@ def build_criterion(
     if name == "pap":
         if box_weight is not None:
             raise ValueError("box_weight: pap has none; set the gradient scale of its parameters")
-        return ParameterizedAPCriterion(parameters or load_preset(DEFAULT_PRESET), localization)
+        return ParameterizedAPCriterion(
+            parameters or load_preset(DEFAULT_PRESET),
+            localization,
+            block_denominator_gradient=block_denominator_gradient,
+        )
     if parameters is not None:
         raise ValueError(f"parameters: only pap takes them, found some for {name!r}")
     family, _, box_loss = name.partition("+")
@@ -83,8 +90,7 @@ def build_criteria(
     heads: Iterable[str],
     *,
     parameters: Mapping[str, LossParameters] | None = None,
-    localization: str = "giou",
-    box_weight: float | None = None,
+    **options: Any,
 ) -> Criteria:
     """The same criterion for every head of a detector.
 
@@ -92,8 +98,7 @@ def build_criteria(
         name: one of `CRITERIA`.
         heads: of the detector; the one of its proposals is called ``rpn``.
         parameters: shape of ``pap`` for each head; those of the only head given are used for all.
-        localization: as in `build_criterion`.
-        box_weight: as in `build_criterion`.
+        options: all others of `build_criterion`.
     """
     heads = tuple(heads)
     criteria = {}
@@ -106,9 +111,7 @@ def build_criteria(
                     f"the detector {', '.join(heads)}"
                 )
             shape = parameters.get(head) or next(iter(parameters.values()))
-        criteria[head] = build_criterion(
-            name, parameters=shape, localization=localization, box_weight=box_weight
-        )
+        criteria[head] = build_criterion(name, parameters=shape, **options)
         if head == "rpn":
             criteria[head].weight = _WEIGHT_OF_PROPOSALS.get(name, 1.0)
     return Criteria(criteria, heads)

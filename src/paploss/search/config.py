@@ -32,6 +32,8 @@ class ProxyConfig(Section):
         """The configuration of a trial's training, but for the loss."""
         settings = train.model_dump(mode="json")
         settings["epochs"], settings["seed"] = self.epochs, self.seed
+        # Whatever the loss of the final training was: pap is what is searched.
+        settings["loss"] |= {"name": "pap", "parameters": None, "box_weight": None}
         settings["detector"] |= self.detector
         if self.image_size is not None:
             settings["data"]["size"] = self.image_size

@@ -75,7 +75,9 @@ def final_trainings(config: SearchConfig, directory: Path, found: FoundLoss) -> 
         losses[name] = name, loss_by_name(loss)
 
     def training(loss: str, name: str, settings: LossConfig, seed: int) -> FinalTraining:
-        settings = settings.model_copy(update={"localization": config.train.loss.localization})
+        if settings.name == "pap":
+            own = {"name": "pap", "parameters": settings.parameters, "box_weight": None}
+            settings = config.train.loss.model_copy(update=own)
         final = config.train.model_copy(update={"loss": settings, "seed": seed})
         return FinalTraining(loss, seed, final, RunDirectory(folder / f"{name}-seed{seed}"))
 

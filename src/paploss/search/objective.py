@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import torch
 
-from paploss.criteria import build_criteria
 from paploss.detectors import build_detector
 from paploss.detectors.inference import detect
 from paploss.evaluation.coco import evaluate_coco
@@ -22,6 +21,7 @@ from paploss.training.loop import (
     evaluation_batches,
     learning_rate_factor,
     load_splits,
+    make_criteria,
     make_optimizer,
     targets_on,
 )
@@ -80,12 +80,7 @@ class ProxyTask:
         keep_going: Callable[[float], bool] | None,
     ) -> tuple[float, bool]:
         config = self.train
-        criteria = build_criteria(
-            "pap",
-            config.detector.heads,
-            parameters=heads,
-            localization=config.loss.localization,
-        )
+        criteria = make_criteria(config.loss, config.detector, heads)
         torch.manual_seed(config.seed)  # the same fresh weights for every trial
         model = build_detector(config.detector, self.classes, criteria).to(self.device).train()
         per_epoch = steps_per_epoch(len(self.images), config.batch_size)

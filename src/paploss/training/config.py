@@ -45,7 +45,8 @@ class LossConfig(Section):
 
     name: str = "pap"
     parameters: str | None = None
-    localization: Literal["giou", "iou", "l1"] = "giou"
+    localization: Literal["giou", "iou", "l1"] = "giou"  # of pap, like the next
+    block_denominator_gradient: bool = True
     box_weight: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="before")

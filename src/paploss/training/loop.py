@@ -6,7 +6,7 @@ import importlib.util
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
@@ -91,12 +91,25 @@ def load_parameters(name: str) -> dict[str, LossParameters]:
     return load_preset_heads(name) if name in list_presets() else load_heads(name)
 
 
-def make_criteria(config: LossConfig, detector: DetectorConfig) -> Criteria:
-    """The criteria of a configuration, one for each head of the detector."""
+def make_criteria(
+    config: LossConfig,
+    detector: DetectorConfig,
+    parameters: Mapping[str, LossParameters] | None = None,
+) -> Criteria:
+    """The criteria of a configuration, one for each head of the detector.
+
+    Args:
+        config: of the loss.
+        detector: whose heads they are for.
+        parameters: of pap for each head, instead of those in the configuration.
+    """
     options: dict[str, Any] = {}
     if config.name == "pap":
-        options["parameters"] = load_parameters(config.parameters or detector.default_preset)
+        options["parameters"] = parameters or load_parameters(
+            config.parameters or detector.default_preset
+        )
         options["localization"] = config.localization
+        options["block_denominator_gradient"] = config.block_denominator_gradient
     elif config.parameters is not None:
         raise ValueError(f"loss.parameters: only pap has parameters, the loss is {config.name}")
     return build_criteria(config.name, detector.heads, box_weight=config.box_weight, **options)
