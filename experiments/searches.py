@@ -1,0 +1,87 @@
+"""Search losses for the tiny detectors and keep what was found.
+
+Each search is resumable: its study stays in runs/searches/NAME, and the same command goes on. What it
+found is kept in results/searches: NAME.loss.json, and NAME.json with the rewards of all trials.
+
+    python experiments/searches.py retinanet [retinanet-safe ...] [--workers 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from paploss.search.config import load_search_config
+from paploss.search.study import Search, SearchProgress
+
+ROOT = Path(__file__).parent.parent
+KEPT = ROOT / "results/searches"
+RETINANET = "configs/shapes-retinanet-search.yaml"
+# Name: configuration, and what differs from it.
+SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
+    "retinanet": (RETINANET, {}),
+    "retinanet-cmaes": (RETINANET, {"sampler.name": "cmaes"}),
+    "retinanet-safe": (RETINANET, {"space.safe": True}),
+}
+
+
+def search(name: str, workers: int) -> None:
+    path, settings = SEARCHES[name]
+    config = load_search_config(ROOT / path, settings | {"executor.workers": workers})
+    start = time.perf_counter()
+
+    def tell(progress: SearchProgress) -> None:
+        if progress.trials % config.sampler.samples == 0:
+            print(
+                f"{name}: {progress.trials}/{progress.of_trials} best {100 * progress.best:.2f} "
+                f"mean {100 * progress.round_mean:.2f} collapsed {progress.collapsed} "
+                f"{time.perf_counter() - start:.0f} s",
+                flush=True,
+            )
+
+    made = Search(config, ROOT / "runs/searches" / name, tell)
+    found = made.run()
+    trials = made.study.get_trials(deepcopy=False)
+    outcomes = [trial.user_attrs["outcome"] for trial in trials]
+    size = config.sampler.samples
+    rewards = [outcome["reward"] for outcome in outcomes]
+    content = {
+        "command": f"python experiments/searches.py {name}",
+        "config": path,
+        "settings": settings,
+        "machine": f"{platform.machine()}, {workers} workers of one thread",
+        "trial": found.trial,
+        "reward": found.reward,
+        "hours": sum(outcome["seconds"] for outcome in outcomes) / 3600,
+        "states": {
+            s: sum(o["state"] == s for o in outcomes) for s in {o["state"] for o in outcomes}
+        },
+        "round_means": [
+            statistics.mean(rewards[k : k + size]) for k in range(0, len(rewards), size)
+        ],
+        "rewards": rewards,
+        "problems": made.problems(),
+    }
+    KEPT.mkdir(parents=True, exist_ok=True)
+    (KEPT / f"{name}.json").write_text(json.dumps(content) + "\n")
+    found_file = ROOT / "runs/searches" / name / "best.loss.json"
+    (KEPT / f"{name}.loss.json").write_text(found_file.read_text())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="+", choices=SEARCHES)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    for name in options.names:
+        search(name, options.workers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
