@@ -12,6 +12,7 @@ directory. So the command can be stopped and repeated.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import platform
@@ -44,6 +45,18 @@ def pap(preset: str) -> dict[str, list[str]]:
     }
 
 
+def searched(name: str, label: str = "pap, searched") -> dict[str, list[str]]:
+    """What experiments/searches.py found; not there before it has run."""
+    file = ROOT / f"results/searches/{name}.loss.json"
+    return {label: ["--loss", str(file)]} if file.exists() else {}
+
+
+def substitution(name: str) -> dict[str, list[str]]:
+    """One hand-made function in all five places."""
+    file = ROOT / f"results/losses/{name}.loss.json"
+    return {f"pap, {name}": ["--loss", str(file)]}
+
+
 def named(*losses: str) -> dict[str, list[str]]:
     return {loss: ["--loss", loss] for loss in losses}
 
@@ -63,7 +76,10 @@ STUDIES = {
     # The three detectors from the same trained backbone, for the same epochs.
     "shapes-retinanet": Study(
         "configs/shapes-retinanet.yaml",
-        pap(RETINANET) | named("focal+giou", "focal+l1"),
+        searched("retinanet")
+        | pap(RETINANET)
+        | substitution("linear")
+        | named("focal+giou", "focal+l1"),
         (2e-3, 1e-3),
     ),
     "shapes-faster-rcnn": Study(
@@ -81,6 +97,9 @@ STUDIES = {
 
 def run_directory(study: str, loss: str, rate: float, seed: int) -> Path:
     name = re.sub(r"[^a-z0-9]+", "-", loss.lower())
+    given = STUDIES[study].losses[loss][-1]
+    if given.endswith(".json"):  # another content of the file is another loss
+        name += "-" + hashlib.sha256(Path(given).read_bytes()).hexdigest()[:6]
     return ROOT / "runs" / f"losses-{study}" / f"{name}-lr{rate:g}-seed{seed}"
 
 
