@@ -84,10 +84,7 @@ def build_backbone(config: RetinaNetConfig | FasterRCNNConfig) -> BackboneWithPy
         body, channels_in = timm_body(name, strides, pretrained, state)
     else:
         body, channels_in = _torchvision_body(config.backbone, strides, pretrained, state)
-    if config.freeze_batch_norm:
-        from timm.layers import freeze_batch_norm_2d
-
-        body = freeze_batch_norm_2d(body)
+    body = freeze(body, batch_norms=config.freeze_batch_norm, up_to_stride=config.frozen_stride)
     pyramid = BackboneWithPyramid(body, channels_in, config.channels, extra_levels)
     if config.weights == "shapes":  # these come with a pyramid
         assert state is not None
@@ -100,6 +97,44 @@ def build_backbone(config: RetinaNetConfig | FasterRCNNConfig) -> BackboneWithPy
             )
         pyramid.fpn.load_state_dict(trained)
     return pyramid
+
+
+def freeze(body: nn.Module, *, batch_norms: bool, up_to_stride: int) -> nn.Module:
+    """Freeze the first layers of a backbone, and its batch norms, as is usual with ImageNet weights.
+
+    Args:
+        body: a backbone whose parts are called one after the other.
+        batch_norms: keep statistics and affine terms of all of them.
+        up_to_stride: layers whose output has at most this stride do not learn; 0: all learn.
+    """
+    if batch_norms:
+        from timm.layers import freeze_batch_norm_2d
+
+        body = freeze_batch_norm_2d(body)
+    if up_to_stride:
+        trunk = body.model if isinstance(body, _TimmBody) else body
+        for part, stride in _strides(body, trunk).items():
+            if stride <= up_to_stride:
+                part.requires_grad_(False)
+    return body
+
+
+@torch.no_grad()
+def _strides(body: nn.Module, trunk: nn.Module) -> dict[nn.Module, int]:
+    """Stride of the output of each part of a backbone."""
+    strides: dict[nn.Module, int] = {}
+
+    def see(part: nn.Module, _: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            strides[part] = 64 // output.shape[-1]
+
+    hooks = [part.register_forward_hook(see) for part in trunk.children()]
+    training = body.training
+    body.eval()(torch.zeros(1, 3, 64, 64))
+    body.train(training)
+    for hook in hooks:
+        hook.remove()
+    return strides
 
 
 def timm_body(

@@ -14,6 +14,7 @@ _BACKBONES: dict[str, dict[str, Any]] = {
         "weights": "none",
         "channels": 64,
         "freeze_batch_norm": False,
+        "frozen_stride": 0,
         "short_side": 128,
         "long_side": 128,
     },
@@ -22,6 +23,7 @@ _BACKBONES: dict[str, dict[str, Any]] = {
         "weights": "imagenet",
         "channels": 256,
         "freeze_batch_norm": True,
+        "frozen_stride": 4,
         "short_side": 500,
         "long_side": 833,
     },
@@ -40,6 +42,7 @@ class _Detector(BaseModel):
     weights: str  # none, imagenet, shapes, or a file
     channels: int = Field(ge=8)
     freeze_batch_norm: bool
+    frozen_stride: Literal[0, 2, 4, 8]  # layers up to this stride do not learn
     short_side: int = Field(ge=32)
     long_side: int = Field(ge=32)
 

@@ -15,7 +15,7 @@ from transformers import DeformableDetrConfig as TransformersConfig
 from transformers import DeformableDetrForObjectDetection
 
 from paploss.criteria import Criteria
-from paploss.detectors.backbones import given_state, timm_body
+from paploss.detectors.backbones import freeze, given_state, timm_body
 from paploss.detectors.config import DeformableDetrConfig
 from paploss.detectors.detr import install
 from paploss.detectors.images import ResizeForEvaluation, Targets
@@ -176,12 +176,8 @@ def _build_backbone(config: DeformableDetrConfig) -> nn.Module:
         # timm has torchvision's ResNets under the same names, of parameters, too.
         state, pretrained = get_model(name, weights="IMAGENET1K_V1").state_dict(), False
     body, _ = timm_body(name, strides, pretrained, state)
-    model = body.get_submodule("model")
-    if config.freeze_batch_norm:
-        from timm.layers import freeze_batch_norm_2d
-
-        model = freeze_batch_norm_2d(model)
-    return model
+    body = freeze(body, batch_norms=config.freeze_batch_norm, up_to_stride=config.frozen_stride)
+    return body.get_submodule("model")
 
 
 @torch.no_grad()
