@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -46,8 +47,15 @@ def options(
     """Options before the command."""
 
 
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    Console(stderr=True).print(
+        f"[yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True
+    )
+
+
 def run() -> None:
     """Run the command line; errors are one readable line and exit code 1."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except (ImportError, OSError, ValueError) as error:

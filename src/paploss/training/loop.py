@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -25,6 +26,7 @@ from paploss.data.dataset import DetectionDataset
 from paploss.data.detect import load_dataset
 from paploss.data.transforms import collate, training_transform
 from paploss.detectors import DetectorConfig, build_detector
+from paploss.detectors.anchor_fit import describe_misfits
 from paploss.detectors.inference import detect
 from paploss.evaluation.calibration import (
     Calibration,
@@ -253,6 +255,9 @@ class _Training:
             run.open(config)
         self.accelerator.wait_for_everyone()
         self.splits = load_splits(config.data)
+        if self.accelerator.is_main_process:
+            for misfit in describe_misfits(config.detector, self.splits.train):
+                warnings.warn(misfit, stacklevel=3)
         self.criteria = make_criteria(config.loss, config.detector)
         torch.manual_seed(config.seed)  # of the fresh weights
         model = build_detector(config.detector, len(self.splits.class_names), self.criteria)
