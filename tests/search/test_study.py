@@ -246,3 +246,15 @@ def test_segments_of_the_start() -> None:
 
     assert len(make_space(config).names) == 4 * 4 + 1
     assert make_space(config).start["detector"] == LossParameters.linear(3)
+
+
+def test_a_store_of_many_searches_keeps_them_apart(tmp_path: Path) -> None:
+    settings = configure(sampler__rounds=1)
+    settings.storage = f"sqlite:///{tmp_path}/shared.db"
+    first = Search(settings, tmp_path / "a/run", make_task=tasks.quick)
+    first.run()
+    Search(settings, tmp_path / "a/run", make_task=tasks.quick).run()
+    assert len(first.study.get_trials()) == 4
+    with pytest.raises(ValueError, match=r"the study 'run' belongs to the run .*a/run, not to"):
+        Search(settings, tmp_path / "b/run", make_task=tasks.quick)
+    Search(settings, tmp_path / "b/other", make_task=tasks.quick).run()

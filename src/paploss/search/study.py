@@ -38,6 +38,7 @@ from paploss.training.loop import load_parameters
 
 STUDY = "search"
 _OUTCOME = "outcome"  # attribute of a trial
+_DIRECTORY = "directory"  # attribute of a study in a store of many
 _REPEATS = "repeats"  # attribute of the study: rewards of the finalists with further seeds
 _FIRST_REPEAT = 1_000_000  # keys of jobs that are no trials begin here
 
@@ -136,8 +137,21 @@ class Search:
             pruner=MedianPruner(n_startup_trials=config.sampler.samples),
             load_if_exists=True,
         )
+        if config.storage is not None:
+            self._claim_study(directory.resolve())
         self._durations: list[float] = []
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # progress is shown by who asks for it
+
+    def _claim_study(self, directory: Path) -> None:
+        """A store for many searches knows them by the names of their directories."""
+        owner = self.study.user_attrs.get(_DIRECTORY)
+        if owner is None:
+            self.study.set_user_attr(_DIRECTORY, str(directory))
+        elif owner != str(directory):
+            raise ValueError(
+                f"storage: the study {self.study.study_name!r} belongs to the run {owner}, not to "
+                f"{directory}: choose another --run"
+            )
 
     # ---------------------------------------------------------------- rounds
 
