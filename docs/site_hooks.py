@@ -4,6 +4,7 @@
   as it stands. On the site that file becomes a page of its own, and the link leads there.
 * ``<!-- source: paploss.loss.reference.normalized_difference -->`` shows the source of a function.
 * ``<!-- commands -->`` lists every command with its arguments and options.
+* ``Example:`` of a docstring is shown as code.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import griffe
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -166,3 +168,11 @@ def _row(name: str, parameter: Any) -> str:
     shown = "" if default is None or default is False or callable(default) else f"`{default}`"
     text = (getattr(parameter, "help", None) or "").replace("|", "\\|")
     return f"| `{name}` | {text} | {shown} |"
+
+
+class Examples(griffe.Extension):
+    """Griffe knows the section of a docstring by its plural only."""
+
+    def on_object(self, *, obj: Any, **_: Any) -> None:
+        if obj.docstring:
+            obj.docstring.value = re.sub(r"^(\s*)Example:$", r"\1Examples:", obj.docstring.value, flags=re.M)
