@@ -1,6 +1,8 @@
 """Draw the pictures of the README and the docs from presets and committed results.
 
     python docs/make_figures.py
+
+Writes docs/figures/*.png.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def readme_figure() -> None:
     names = ("f1 box", "f2 scores, above", "f3 box of the other", "f4 scores, below", "f5 box")
     for name, points in zip(names, parameters.functions, strict=True):
         functions.plot(*np.array(points).T, "o-", ms=4, label=name)
-    functions.set(title="five functions are the loss (RetinaNet, published)", xlabel="x", ylabel="f(x)")
+    functions.set(
+        title="five functions are the loss (RetinaNet, published)", xlabel="x", ylabel="f(x)"
+    )
     functions.legend(fontsize=8)
 
     rows = json.loads((ROOT / "results/loss_speed.json").read_text())["rows"]
@@ -60,7 +64,9 @@ def substitution_figure() -> None:
     of_scores, of_boxes = figure.subplots(1, 2)
     points = dict(zip(COLOURS, load_preset("retinanet-r50-fpn-coco").functions, strict=True))
     of_scores.plot([-1.5, 0, 0, 1.5], [0, 0, 1, 1], "--", color="grey", label="step function H")
-    of_boxes.plot([0, 0.5, 0.5, 1], [0, 0, 1, 1], "--", color="grey", label="a step, for comparison")
+    of_boxes.plot(
+        [0, 0.5, 0.5, 1], [0, 0, 1, 1], "--", color="grey", label="a step, for comparison"
+    )
     for name in ("f2", "f4"):
         x, y = np.array(points[name]).T
         line = ([-1.5, *(2 * x - 1), 1.5], [0, *y, 1])  # g(d) = clip(d, -1, 1) / 2 + 1/2
@@ -91,7 +97,7 @@ def functions_figure() -> None:
         axes.plot([0, 1], [0, 1], ":", color="grey", label="start of the search")
         for name, points in zip(COLOURS, parameters.functions, strict=True):
             axes.plot(*np.array(points).T, "o-", ms=3, color=COLOURS[name], label=name)
-        axes.set(title=f"{head}, λ = {parameters.gradient_scale:.2f}", xlabel="x")
+        axes.set(title=f"{head}, lambda {parameters.gradient_scale:.2f}", xlabel="x")
         axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     figure.savefig(FIGURES / "published.png", dpi=110)
@@ -127,8 +133,14 @@ def trap_figure() -> None:
         axes.grid(alpha=0.3)
 
     left, right = figure.subplots(1, 2, sharey=True)
-    draw(left, "published: the loss rises with the box (thick)", load_preset("retinanet-r50-fpn-coco"))
-    draw(right, "f5 tied to f1: a better box never costs", load_preset("retinanet-r50-fpn-coco-tied"))
+    draw(
+        left,
+        "published: the loss rises with the box (thick)",
+        load_preset("retinanet-r50-fpn-coco"),
+    )
+    draw(
+        right, "f5 tied to f1: a better box never costs", load_preset("retinanet-r50-fpn-coco-tied")
+    )
     left.set_ylabel("loss of one positive")
     right.legend(fontsize=8, loc="lower left")
     figure.savefig(FIGURES / "trap.png", dpi=110)
@@ -145,7 +157,7 @@ def search_figure() -> None:
             drawn = LossParameters.from_vector(optimizer.ask())
             axes.plot(*np.array(drawn.functions[0]).T, "o-", ms=3, lw=1)
         axes.plot([0, 1], [0, 1], ":", color="grey")
-        axes.set(title=f"round {round_} of 40, σ = {sigma:.3f}", xlabel="x")
+        axes.set(title=f"round {round_} of 40, sigma {sigma:.3f}", xlabel="x")
         axes.grid(alpha=0.3)
     figure.savefig(FIGURES / "search_rounds.png", dpi=110)
 

@@ -175,4 +175,6 @@ class Examples(griffe.Extension):
 
     def on_object(self, *, obj: Any, **_: Any) -> None:
         if obj.docstring:
-            obj.docstring.value = re.sub(r"^(\s*)Example:$", r"\1Examples:", obj.docstring.value, flags=re.M)
+            obj.docstring.value = re.sub(
+                r"^(\s*)Example:$", r"\1Examples:", obj.docstring.value, flags=re.M
+            )
