@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: test lint demo bench clean
+.PHONY: test lint demo bench docs clean
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # two workers of one thread each: threads that spin would fight
@@ -21,6 +21,9 @@ bench: $(READY)
 	$(BIN)/python benchmarks/loss_speed.py
 	$(BIN)/python benchmarks/loss_memory.py
 
+docs: $(READY)  # site/index.html; broken links and anchors are errors
+	$(BIN)/mkdocs build --strict
+
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -28,4 +31,4 @@ $(READY): pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

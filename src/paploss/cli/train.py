@@ -23,11 +23,15 @@ def train(
     loss: Annotated[
         str | None, typer.Option(help="A loss by name, or a preset or loss file for pap.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1)] = None,
-    learning_rate: Annotated[float | None, typer.Option("--lr", min=0)] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1)] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Of the whole training.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--lr", min=0, help="Learning rate at its highest.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Images of one process.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Loading processes.")] = None,
-    seed: Annotated[int | None, typer.Option()] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of fresh weights, order of images and augmentation.")
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any other setting: section.key=value; may be repeated."),

@@ -154,11 +154,11 @@ def parameterized_ap_loss(
     block_denominator_gradient: bool = True,
     check: bool = False,
 ) -> Tensor:
-    r"""Parameterized AP Loss of a mini-batch, ``1 - PAP`` with
+    """Parameterized AP Loss of a mini-batch, ``1 - PAP`` with
 
-    .. math::
-        PAP = \frac{1}{|P|} \sum_{i \in P} f_1(l_i) - f_5(l_i)
-              \frac{\sum_{j \ne i} f_2(s_j - s_i) (1 - f_3(l_j))}{1 + \sum_{j \ne i} f_4(s_j - s_i)}
+        PAP = 1/|P| sum_{i in P} [ f1(l_i) - N_i / D_i f5(l_i) ]
+        N_i = sum_{j != i} f2(s_j - s_i) (1 - f3(l_j))
+        D_i = 1 + sum_{j != i} f4(s_j - s_i)
 
     over all scores of all classes at once (eq. 6). Time and memory grow linearly with the number of
     scores, whatever the number of positives.
@@ -205,7 +205,8 @@ class ParameterizedAPLoss(torch.nn.Module):
     Args:
         parameters: the loss's shape, its gradient scale included.
         localization: ``giou``, ``iou`` or ``l1``, see `paploss.loss.localization`.
-        block_denominator_gradient, check: as in `parameterized_ap_loss`.
+        block_denominator_gradient: as in `parameterized_ap_loss`.
+        check: as in `parameterized_ap_loss`.
 
     Shape:
         logits (N, C), labels (N,), predicted_boxes (N, 4), target_boxes (N, 4) as x1, y1, x2, y2;
