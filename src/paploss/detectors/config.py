@@ -91,6 +91,7 @@ class FasterRCNNConfig(_AnchoredDetector):
             "scales_per_octave": 2,
             "proposals": 100,
             "region_size": 5,
+            "region_samples": 1,
             "region_features": 256,
         },
         "r50": {
@@ -100,6 +101,7 @@ class FasterRCNNConfig(_AnchoredDetector):
             "scales_per_octave": 1,
             "proposals": 1000,
             "region_size": 7,
+            "region_samples": 2,
             "region_features": 1024,
         },
     }
@@ -108,6 +110,7 @@ class FasterRCNNConfig(_AnchoredDetector):
     nms_threshold: float = Field(default=0.5, gt=0, le=1)
     proposals: int = Field(ge=1)  # of an image, that go on to the second stage
     region_size: int = Field(ge=1)  # side of the feature map of a region
+    region_samples: int = Field(ge=1)  # along each side of one of its cells
     region_features: int = Field(ge=1)  # of the second stage's two hidden layers
 
 

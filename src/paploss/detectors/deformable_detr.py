@@ -136,7 +136,8 @@ def build_deformable_detr(
         _transformers_config(config, classes, list(backbone.feature_info.out_indices))
     )
     # transformers freezes every batch norm, and would not load weights.
-    detr.model.backbone.model = backbone
+    # Convolutions follow the layout of their weights; this one is faster on CPU.
+    detr.model.backbone.model = backbone.to(memory_format=torch.channels_last)
     initialise(detr)
     return DeformableDetr(detr, criteria, short_side=config.short_side, long_side=config.long_side)
 

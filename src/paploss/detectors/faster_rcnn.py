@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torchvision.models.detection import FasterRCNN as TorchvisionFasterRCNN
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
@@ -32,7 +33,9 @@ class FasterRCNN(TorchvisionFasterRCNN):
 def build_faster_rcnn(config: FasterRCNNConfig, classes: int, criteria: Criteria) -> FasterRCNN:
     """A Faster R-CNN with fresh heads."""
     backbone = build_backbone(config)
-    pool = MultiScaleRoIAlign(backbone.levels, config.region_size, sampling_ratio=2)
+    pool = MultiScaleRoIAlign(
+        backbone.levels, config.region_size, sampling_ratio=config.region_samples
+    )
     features = config.channels * config.region_size**2
     model = FasterRCNN(
         backbone,
@@ -48,4 +51,5 @@ def build_faster_rcnn(config: FasterRCNNConfig, classes: int, criteria: Criteria
         box_nms_thresh=config.nms_threshold,
     )
     model.transform = ResizeForEvaluation(config.short_side, config.long_side)
-    return attach(model, criteria)
+    # Convolutions follow the layout of their weights; this one is faster on CPU.
+    return attach(model.to(memory_format=torch.channels_last), criteria)
