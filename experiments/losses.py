@@ -71,7 +71,7 @@ STUDIES = {
     "bccd": Study(
         "configs/bccd-retinanet.yaml",
         pap(RETINANET) | named("focal+giou", "focal+l1"),
-        (1e-3, 2e-3),
+        (1e-3, 2e-3, 4e-3),
     ),
     # The three detectors from the same trained backbone, for the same epochs.
     "shapes-retinanet": Study(
