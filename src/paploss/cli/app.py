@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import paploss
-from paploss.cli import data, demo, evaluate, predict, presets, search, train
+from paploss.cli import data, demo, evaluate, predict, presets, report, search, train
 
 # Which extra brings a module that not every command needs; all others come with `train`.
 _EXTRAS = {"transformers": "detr", "scipy": "detr", "optuna": "search", "ray": "ray"}
@@ -25,6 +25,7 @@ app.command("search")(search.search)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
+app.command("report")(report.report)
 app.command("presets")(presets.presets)
 app.add_typer(data.app, name="data")
 

@@ -28,7 +28,9 @@ def report(
     console = Console()
     console.print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
     if figures is not None:
-        console.print(f"drew the figures in {escape(str(figures))}", highlight=False, soft_wrap=True)
+        console.print(
+            f"drew the figures in {escape(str(figures))}", highlight=False, soft_wrap=True
+        )
 
 
 def report_of_run(run: Path, console: Console, *, quiet: bool) -> None:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from paploss.cli.report import report_of_run
 from paploss.cli.settings import overrides
 from paploss.cli.tables import percent
 
@@ -57,6 +58,9 @@ def search(
     run: Annotated[Path, typer.Option(help="Run directory; the same one continues.")] = Path(
         "runs/search"
     ),
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress, only the result.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as json only.")] = False,
 ) -> None:
     """Search a loss, train with it and compare it on the test split. Continues if stopped."""
@@ -81,31 +85,40 @@ def search(
             set_,
         ),
     )
-    search_and_compare(settings, run, Console(stderr=json_), as_json=json_)
+    search_and_compare(settings, run, Console(stderr=json_), as_json=json_, quiet=quiet)
 
 
 def search_and_compare(
-    config: SearchConfig, run: Path, console: Console, *, as_json: bool = False
+    config: SearchConfig,
+    run: Path,
+    console: Console,
+    *,
+    as_json: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Run a search to its end with a live view, and print its table."""
     from paploss.search.run import run_search
 
-    if not as_json:
+    quiet = quiet or as_json
+    if not quiet:
         trials = config.sampler.rounds * config.sampler.samples
         console.print(
             f"{config.sampler.name} searches a loss for {config.train.detector.name} on "
             f"{escape(config.train.data.path)}: {trials} trials, run {escape(str(run))}"
         )
     try:
-        with search_progress(console, quiet=as_json) as (on_trial, on_training):
+        with search_progress(console, quiet=quiet) as (on_trial, on_training):
             result = run_search(config, run, on_trial=on_trial, on_training=on_training)
     except KeyboardInterrupt:
         console.print(f"Stopped; the same command continues {escape(str(run))}.")
         raise typer.Exit(130) from None
+    report_of_run(run, console, quiet=quiet)
     if as_json:
         typer.echo(json.dumps(result))
         return
     print_comparison(console, result)
+    if quiet:
+        return
     console.print(
         f"[dim]{escape(str(run))}: best.loss.json, comparison.json, final/; "
         f"optuna-dashboard sqlite:///{escape(str(run))}/study.db shows the trials[/]",

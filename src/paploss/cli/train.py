@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from paploss.cli.report import report_of_run
 from paploss.cli.settings import overrides
 from paploss.cli.tables import print_evaluation
 
@@ -35,9 +36,14 @@ def train(
     run: Annotated[Path, typer.Option(help="Run directory; the same one continues.")] = Path(
         "runs/train"
     ),
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress, only the result.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as json only.")] = False,
 ) -> None:
     """Train a detector. The same command continues a run that was stopped."""
+    from accelerate import PartialState
+
     from paploss.cli.progress import training_progress
     from paploss.training.config import load_config, loss_by_name
     from paploss.training.loop import train as train_detector
@@ -60,17 +66,20 @@ def train(
         named |= {"loss": chosen.name, "loss.parameters": chosen.parameters}
     settings = load_config(config, overrides(named, set_))
     console = Console(stderr=json_)
-    if not json_:
+    quiet = quiet or json_
+    if not quiet:
         console.print(
             f"{settings.detector.name} ({settings.detector.backbone}) on {escape(settings.data.path)}"
             f" with {settings.loss.name}, {settings.epochs} epochs, run {escape(str(run))}"
         )
     try:
-        with training_progress(console, quiet=json_) as on_progress:
+        with training_progress(console, quiet=quiet) as on_progress:
             result = train_detector(settings, RunDirectory(run), on_progress=on_progress)
     except KeyboardInterrupt:
         console.print(f"Stopped; the same command continues {escape(str(run))}.")
         raise typer.Exit(130) from None
+    if PartialState().is_main_process:
+        report_of_run(run, console, quiet=quiet)
     if json_:
         typer.echo(json.dumps(result))
         return

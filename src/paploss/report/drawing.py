@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from paploss.report.figure import Figure, Panel, Series
+from paploss.report.figure import GREY, Figure, Panel, Series
 
 _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
@@ -80,6 +80,8 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
         axes.set_xlim(*panel.x_range)
     if panel.y_range is not None:
         axes.set_ylim(*panel.y_range)
+    if panel.from_zero:
+        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
     if panel.x_ticks is not None:
         axes.set_xticks(list(panel.x_ticks), list(panel.x_ticks.values()), rotation=90, fontsize=4)
     if panel.whole_x:
@@ -94,7 +96,7 @@ def _draw_bars(
     if panel.horizontal:
         height = 0.8 / count
         y = [k + (place - (count - 1) / 2) * height for k in range(len(series.y))]
-        axes.barh(y, series.x, height, color=series.colour, xerr=series.error)
+        axes.barh(y, series.x, height, color=series.colour, xerr=series.error, ecolor=GREY)
         axes.set_yticks(range(len(series.y)), [str(name) for name in series.y])
     else:
         bottom = [bottoms.get(x, 0.0) for x in series.x]

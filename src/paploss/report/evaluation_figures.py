@@ -17,9 +17,7 @@ _DOTS = 700  # of a scatter
 _NEAR = 0.1  # overlap from which on a detection is about an object at all
 
 
-def evaluation_figures(
-    groups: Sequence[Group], matches: Mapping[str, Matches]
-) -> list[Figure]:
+def evaluation_figures(groups: Sequence[Group], matches: Mapping[str, Matches]) -> list[Figure]:
     """Curves and bars of all groups, and a scatter of each that has detections.
 
     Args:
@@ -130,7 +128,7 @@ def _class_figures(group: Group) -> dict[str, tuple[float, float]]:
     found: dict[str, list[float]] = {}
     for run in group.runs:
         per_class = run.figures.get("per_class")
-        for name, value in (per_class.items() if isinstance(per_class, dict) else ()):
+        for name, value in per_class.items() if isinstance(per_class, dict) else ():
             if value >= 0:
                 found.setdefault(str(name), []).append(100 * value)
     return {

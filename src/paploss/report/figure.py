@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 # Told apart on white and on black, also by most people who see fewer colours.
@@ -46,6 +47,7 @@ class Panel:
     x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
     log_y: bool = False
+    from_zero: bool = False  # show y = 0, too
     whole_x: bool = False  # ticks at whole numbers only
     x_ticks: dict[float, str] | None = None
     horizontal: bool = False  # bars
@@ -89,9 +91,7 @@ class Figure:
         return list(first.values()) if len(first) > 1 else []
 
 
-def thinned(
-    x: Sequence[float], y: Sequence[float], most: int
-) -> tuple[list[float], list[float]]:
+def thinned(x: Sequence[float], y: Sequence[float], most: int) -> tuple[list[float], list[float]]:
     """At most so many points of a line, each the mean of its neighbours, ends kept.
 
     Example:
@@ -101,7 +101,7 @@ def thinned(
     if len(x) <= most:
         return [float(value) for value in x], [float(value) for value in y]
     edges = [round(k * len(x) / most) for k in range(most + 1)]
-    parts = [slice(start, stop) for start, stop in zip(edges[:-1], edges[1:], strict=True)]
+    parts = [slice(start, stop) for start, stop in pairwise(edges)]
     return (
         [sum(x[part]) / len(x[part]) for part in parts],
         [sum(y[part]) / len(y[part]) for part in parts],

@@ -25,6 +25,14 @@ class Notes:
         if line not in self.lines:
             self.lines.append(line)
 
+    def guard(self, what: str, make: Callable[[], list[Content]]) -> list[Content]:
+        """What ``make`` gives; nothing and a note if the files it needs are stranger than expected."""
+        try:
+            return make()
+        except Exception as error:
+            self.lines.append(f"{what}: left out ({type(error).__name__}: {error})")
+            return []
+
     def attempt(
         self, path: Path, read: Callable[[Path], Content], *, missing: str | None = None
     ) -> Content | None:
@@ -85,6 +93,26 @@ def flat(settings: dict[str, Any], where: str = "") -> dict[str, Any]:
         name = f"{where}.{key}" if where else str(key)
         found |= flat(value, name) if isinstance(value, dict) and value else {name: value}
     return found
+
+
+def numbers(content: Any) -> dict[str, Any]:
+    """Sections, numbers and lists of numbers; anything else that strangers may write is left out.
+
+    Example:
+        >>> numbers({"metrics": {"AP": 0.5, "AP50": "high"}, "per_class": None})
+        {'metrics': {'AP': 0.5}}
+    """
+    kept: dict[str, Any] = {}
+    for key, value in content.items() if isinstance(content, dict) else ():
+        if isinstance(value, dict):
+            kept[str(key)] = numbers(value)
+        elif all(_is_number(item) for item in (value if isinstance(value, list) else [value])):
+            kept[str(key)] = value
+    return kept
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

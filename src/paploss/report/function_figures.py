@@ -63,7 +63,9 @@ def given_functions(name: str, heads: Heads) -> list[Figure]:
     figures = []
     for head, loss in heads.items():
         linear = LossParameters.linear()
-        figure = _figure(f"functions-{name}-{head}", f"{name}, {head}", loss, [("f(x) = x", linear)])
+        figure = _figure(
+            f"functions-{name}-{head}", f"{name}, {head}", loss, [("f(x) = x", linear)]
+        )
         figure.caption = f"The loss of this training. {describe(loss)}"
         figures.append(figure)
     return figures
@@ -79,9 +81,7 @@ def describe(loss: LossParameters) -> str:
     return f"Gradient scale λ = {loss.gradient_scale:.3g}. {sound}"
 
 
-def _losses_by_round(
-    trials: Trials, search: SearchRun, start: Heads
-) -> list[tuple[str, Heads]]:
+def _losses_by_round(trials: Trials, search: SearchRun, start: Heads) -> list[tuple[str, Heads]]:
     """A label and the loss of every round: the mean of a policy, else the best trial so far."""
     shared = bool(setting(search.settings, "space.shared"))
     safe = bool(setting(search.settings, "space.safe"))

@@ -133,8 +133,8 @@ def _view(
     boxes += [
         Box(
             "right" if right else "wrong",
-            *found["bbox"],
-            f"{names[found['category_id']]} {probability(found['score']):.2f}",
+            *map(float, found["bbox"][:4]),
+            label=f"{names[found['category_id']]} {probability(found['score']):.2f}",
         )
         for found, right in seen.shown[::-1]  # sure ones on top
     ]

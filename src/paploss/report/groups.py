@@ -6,8 +6,8 @@ import statistics
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from paploss.report.files import flat, setting
 from paploss.report.figure import colour
+from paploss.report.files import flat, setting
 from paploss.report.runs import SearchRun, TrainingRun
 
 METRICS = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.resources import files
@@ -91,26 +91,35 @@ def gather(paths: list[Path]) -> Report:
     groups = group_runs(searches, trainings)
     summary = summarise(searches, groups)
     matches, pictures = _detections(groups, summary, notes)
-    functions = [f for search in searches for f in searched_functions(search)]
-    functions += _functions_of_trainings(groups)
-    sections = [
-        Section("functions", "The five functions", functions[:_FUNCTION_FIGURES]),
-        Section("search", "Search", search_figures(searches)),
-        Section("training", "Training", training_figures(groups)),
-        Section("evaluation", "Evaluation", evaluation_figures(groups, matches)),
+    makers: list[tuple[str, str, Callable[[], list[Figure]]]] = [
+        ("functions", "The five functions", lambda: _functions(searches, groups)),
+        ("search", "Search", lambda: search_figures(searches)),
+        ("training", "Training", lambda: training_figures(groups)),
+        ("evaluation", "Evaluation", lambda: evaluation_figures(groups, matches)),
     ]
+    sections = [Section(name, title, notes.guard(title, make)) for name, title, make in makers]
+    _name_apart([figure for section in sections for figure in section.figures])
     alignments = {label: alignment(found) for label, found in matches.items()}
     return Report(summary, groups, searches, sections, pictures, alignments, notes.lines)
 
 
-def _functions_of_trainings(groups: Sequence[Group]) -> list[Figure]:
-    """Of losses that no search on this page shows already."""
-    figures = []
+def _name_apart(figures: Sequence[Figure]) -> None:
+    """Names are keys of the page's data and of files."""
+    seen: set[str] = set()
+    for figure in figures:
+        while figure.name in seen:
+            figure.name += "+"
+        seen.add(figure.name)
+
+
+def _functions(searches: Sequence[SearchRun], groups: Sequence[Group]) -> list[Figure]:
+    """Of what searches found, and of losses that trainings were given beside these."""
+    figures = [figure for search in searches for figure in searched_functions(search)]
     for group in groups:
         heads = None if group.searched else group.runs[0].heads
         if heads is not None:
             figures += given_functions(group.label, heads)
-    return figures
+    return figures[:_FUNCTION_FIGURES]
 
 
 def _detections(

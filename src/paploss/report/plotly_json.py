@@ -7,7 +7,7 @@ import gzip
 import html
 from typing import Any
 
-from paploss.report.figure import Figure, Panel, Series
+from paploss.report.figure import GREY, Figure, Panel, Series
 
 
 def figure_json(figure: Figure) -> dict[str, Any]:
@@ -49,7 +49,12 @@ def _trace(series: Series, panel: Panel) -> dict[str, Any]:
             trace["orientation"] = "h"
         if series.error is not None:
             axis = "error_x" if panel.horizontal else "error_y"
-            trace[axis] = {"array": _rounded(series.error), "thickness": 1, "width": 2}
+            trace[axis] = {
+                "array": _rounded(series.error),
+                "thickness": 1,
+                "width": 2,
+                "color": GREY,
+            }
     else:
         mode = "markers" if series.kind == "points" else "lines"
         trace |= {
@@ -70,6 +75,8 @@ def _layout(panel: Panel) -> dict[str, Any]:
         x["range"] = list(panel.x_range)
     if panel.y_range is not None:
         y["range"] = list(panel.y_range)
+    if panel.from_zero:
+        y["rangemode"] = "tozero"
     if panel.log_y:
         y |= {"type": "log", "exponentformat": "power", "nticks": 6}
     if panel.whole_x:
@@ -79,6 +86,7 @@ def _layout(panel: Panel) -> dict[str, Any]:
             "tickvals": list(panel.x_ticks),
             "ticktext": [_text(text) for text in panel.x_ticks.values()],
             "tickangle": -90,
+            "range": [-0.5, len(panel.x_ticks) - 0.5],
             "tickfont": {"size": 9},
         }
     if panel.horizontal:

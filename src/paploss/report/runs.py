@@ -14,6 +14,7 @@ from paploss.presets import list_presets, load_preset_heads
 from paploss.report.files import (
     Notes,
     flat,
+    numbers,
     read_json,
     read_metrics,
     read_settings,
@@ -43,8 +44,7 @@ class TrainingRun:
     @property
     def figures(self) -> dict[str, Any]:
         """Of the shown split: metrics, per_class, ap_by_iou, precision_recall; maybe empty."""
-        figures = self.results.get(self.split)
-        return figures if isinstance(figures, dict) else {}
+        return numbers(self.results.get(self.split))
 
     @property
     def seed(self) -> Any:
@@ -81,9 +81,12 @@ class TrainingRun:
     @property
     def heads(self) -> Heads | None:
         """The functions it was trained with, if its loss has any."""
-        name = setting(self.settings, "loss.parameters")
-        if setting(self.settings, "loss.name") != "pap" or not isinstance(name, str):
+        if setting(self.settings, "loss.name") != "pap":
             return None
+        name = setting(self.settings, "loss.parameters")
+        if not isinstance(name, str):  # then it was the preset that stands in for its detector
+            own = f"{setting(self.settings, 'detector.name')}-r50-fpn-coco-tied"
+            name = own if own in list_presets() else "retinanet-r50-fpn-coco-tied"
         return find_heads(name, self.path, self.notes)
 
     @property
@@ -161,7 +164,8 @@ def read_runs(paths: list[Path], notes: Notes) -> tuple[list[SearchRun], list[Tr
             if _is_search(directory, notes):
                 searches.append(read_search(directory, notes))
             else:
-                trainings.append(read_training(directory, notes))
+                run = read_training(directory, notes)
+                trainings += [run] if run.settings or run.metrics or run.results else []
     for search in searches:
         search.name = _distinct_name(search, searches)
         if len(searches) > 1:

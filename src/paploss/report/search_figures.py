@@ -15,8 +15,12 @@ _STATE_COLOURS = {
     "pruned": "#b08a1a",
     "failed": "#8168d8",
 }
-_COORDINATE_GROUPS = ("worst quarter", "below the median", "above the median", "best quarter")
-_COORDINATE_COLOURS = ("#8b929c", "#8b929c", "#2f7fd0", "#e0752d")
+# Of the trials by rising reward: from which part on, what they are called, colour, opacity.
+_RANKS = (
+    (0.0, 0.5, "lower half", GREY, 0.2),
+    (0.5, 0.75, "third quarter", "#2f7fd0", 0.35),
+    (0.75, 1.0, "best quarter", "#e0752d", 0.6),
+)
 
 
 def search_figures(searches: Sequence[SearchRun]) -> list[Figure]:
@@ -48,7 +52,7 @@ def _rewards(begun: Sequence[tuple[SearchRun, Trials]]) -> Figure:
     panels = [rewards]
     widths = [
         Series(
-            f"{search.name}: σ" if len(begun) > 1 else "width σ",
+            f"{search.name}: σ" if len(begun) > 1 else "",
             sorted(trials.policies),
             [trials.policies[k].sigma for k in sorted(trials.policies)],
             colour(place),
@@ -99,16 +103,16 @@ def _parallel_coordinates(search: SearchRun, trials: Trials) -> Figure:
     names = list(trials.trials[0].values)
     ranked = sorted(trials.trials, key=lambda trial: trial.reward)
     series = []
-    for k, group in enumerate(_COORDINATE_GROUPS):
-        members = ranked[k * len(ranked) // 4 : (k + 1) * len(ranked) // 4]
-        series.append(_coordinate_lines(group, members, names, k))
+    for start, stop, what, tint, opacity in _RANKS:
+        members = ranked[round(start * len(ranked)) : round(stop * len(ranked))]
+        series.append(_coordinate_lines(what, members, names, tint, opacity))
     best = trials.best()
     if best is not None:
         values = [round(best.values.get(name, 0.0), 3) for name in names]
         series.append(
             Series("best trial", list(range(len(names))), values, "#d05050", width=3, size=5)
         )
-    ticks = {float(place): name for place, name in enumerate(names)}
+    ticks = {float(place): short for place, short in enumerate(_short(names))}
     panel = Panel(
         f"Trials of {search.name}",
         "",
@@ -127,15 +131,20 @@ def _parallel_coordinates(search: SearchRun, trials: Trials) -> Figure:
 
 
 def _coordinate_lines(
-    group: str, members: Sequence[Trial], names: Sequence[str], place: int
+    what: str, members: Sequence[Trial], names: Sequence[str], tint: str, opacity: float
 ) -> Series:
     x: list[float] = []
     y: list[float | None] = []
     for trial in members[-80:]:  # more would be a solid block, and heavy
         x += [float(k) for k in range(len(names) + 1)]
         y += [round(trial.values.get(name, 0.0), 3) for name in names] + [None]
-    opacity = (0.15, 0.25, 0.35, 0.6)[place]
-    return Series(group, x, y, _COORDINATE_COLOURS[place], width=1, opacity=opacity)
+    return Series(what, x, y, tint, width=1, opacity=opacity)
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    """Without the name of the head, where there is only one."""
+    heads = {name.partition(".")[0] for name in names}
+    return [name.partition(".")[2] for name in names] if len(heads) == 1 else list(names)
 
 
 def _importance(search: SearchRun, trials: Trials) -> Figure:
@@ -148,7 +157,7 @@ def _importance(search: SearchRun, trials: Trials) -> Figure:
             Series(
                 "importance",
                 [value for _, value in top],
-                [name for name, _ in top],
+                _short([name for name, _ in top]),
                 colour(0),
                 kind="bars",
             )

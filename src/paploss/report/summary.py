@@ -103,7 +103,9 @@ def _lead(searches: Sequence[SearchRun], groups: Sequence[Group]) -> str:
     seeds = max((len(group.runs) for group in groups), default=0)
     if groups:
         split = groups[0].runs[0].split
-        spread = f"mean ± deviation over {seeds} seeds" if seeds > 1 else "one seed, no spread known"
+        spread = (
+            f"mean ± deviation over {seeds} seeds" if seeds > 1 else "one seed, no spread known"
+        )
         parts.append(f"AP on the {split} split, {spread}.")
         if split == "test":
             parts.append("Nothing was chosen on that split.")

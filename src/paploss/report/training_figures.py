@@ -20,8 +20,10 @@ def training_figures(groups: Sequence[Group]) -> list[Figure]:
     loss = Panel("Loss", "epoch", "loss", _lines(groups, "loss"))
     loss.note = "Losses of different names have different units."
     ap = Panel("AP on the evaluation split", "epoch", "AP", _lines(groups, "AP", 100, size=6))
+    ap.from_zero = True
     rate = Panel("Learning rate", "epoch", "learning rate", _lines(groups, "learning_rate"))
     step = Panel("Time of a step", "epoch", "seconds", _lines(groups, _seconds_a_step))
+    step.from_zero = True
     panels = [loss, ap, _gradients(groups), _balance(groups), rate, step]
     return [
         Figure(

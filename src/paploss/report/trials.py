@@ -148,7 +148,7 @@ def loss_of(
     for head, parameters in start.items():
         functions = list(parameters.functions)
         for place, function in enumerate(FUNCTION_NAMES):
-            pairs = []
+            pairs: list[tuple[float, float]] = []
             while (name := f"{head}.{function}.x{len(pairs) + 1}") in values:
                 pairs.append((values[name], values[f"{head}.{function}.y{len(pairs) + 1}"]))
             if pairs:

@@ -31,7 +31,7 @@ class BranchGradients:
         matched: MatchedPredictions = inputs[0]
         for branch, output in zip(BRANCHES, (matched.logits, matched.box_deltas), strict=True):
             if output.requires_grad:
-                output.register_hook(self._reader(branch))
+                output.register_hook(self._reader(branch))  # type: ignore[no-untyped-call]
 
     def _reader(self, branch: str) -> Any:
         def read(gradient: Tensor) -> None:

@@ -117,7 +117,7 @@ class RunDirectory:
             kept[found["image_id"]] += 1
             if kept[found["image_id"]] <= DETECTIONS_AN_IMAGE:
                 bbox = [round(value, 2) for value in found["bbox"]]
-                score = float(f"{found['score']:.6g}")
+                score = float(f"{found['score']:.9g}")  # all of float32
                 records.append(found | {"bbox": bbox, "score": score})
         text = json.dumps(records, separators=(",", ":"))
         write_whole(self.path / "detections.json", text + "\n")
