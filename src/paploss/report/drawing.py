@@ -27,7 +27,7 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
         canvas = Canvas(
             figsize=(side * columns, 0.85 * side * rows * tallest + 0.5), layout="constrained"
         )
-        places = canvas.subplots(rows, columns, squeeze=False).flat
+        places = list(canvas.subplots(rows, columns, squeeze=False).flat)
         for axes in places:
             axes.set_visible(False)
         for axes, panel in zip(places, figure.panels, strict=False):

@@ -14,7 +14,7 @@ from paploss.report.groups import Group
 from paploss.report.matches import Matches, rank_correlation, ranks
 
 _DOTS = 700  # of a scatter
-_NEAR = 0.1  # overlap from which on a detection is about an object at all
+_FOUND = 0.5  # overlap from which on a detection has found an object
 
 
 def evaluation_figures(groups: Sequence[Group], matches: Mapping[str, Matches]) -> list[Figure]:
@@ -42,9 +42,9 @@ def evaluation_figures(groups: Sequence[Group], matches: Mapping[str, Matches]) 
             Figure(
                 "score-overlap",
                 "Score against overlap",
-                "Each dot is a detection near an object of its class. A detector whose scores know "
-                "how good its boxes are has dots along the diagonal and a rank correlation ρ near "
-                "1. The line is the mean overlap of dots of similar score.",
+                "Each dot is a detection that overlaps an object of its class by half or more. A "
+                "detector whose scores know how good its boxes are has dots along the diagonal and "
+                "a rank correlation ρ near 1. The line is the mean overlap at similar scores.",
                 panels,
             )
         )
@@ -138,14 +138,14 @@ def _class_figures(group: Group) -> dict[str, tuple[float, float]]:
 
 
 def alignment(matches: Matches) -> float | None:
-    """Rank correlation of score and overlap, over detections near an object."""
-    near = matches.overlaps >= _NEAR
-    return rank_correlation(matches.scores[near], matches.overlaps[near])
+    """Rank correlation of score and overlap, over detections that have found an object."""
+    found = matches.overlaps >= _FOUND
+    return rank_correlation(matches.scores[found], matches.overlaps[found])
 
 
 def _scatter(group: Group, matches: Matches) -> Panel:
-    near = matches.overlaps >= _NEAR
-    rank, overlap = ranks(matches.scores[near]), matches.overlaps[near]
+    found = matches.overlaps >= _FOUND
+    rank, overlap = ranks(matches.scores[found]), matches.overlaps[found]
     chosen = np.unique(np.linspace(0, len(rank) - 1, min(_DOTS, len(rank))).astype(int))
     dots = Series(
         "",
@@ -165,9 +165,9 @@ def _scatter(group: Group, matches: Matches) -> Panel:
         GREY,
         width=3,
     )
-    found = alignment(matches)
-    title = f"{group.label}: ρ = {found:.2f}" if found is not None else group.label
+    rho = alignment(matches)
+    title = f"{group.label}: ρ = {rho:.2f}" if rho is not None else group.label
     panel = Panel(title, "rank of the score", "IoU with the object", [dots, line])
-    panel.x_range = panel.y_range = (-0.02, 1.02)
+    panel.x_range, panel.y_range = (-0.02, 1.02), (_FOUND - 0.01, 1.01)
     panel.height = 300
     return panel

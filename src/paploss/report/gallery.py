@@ -130,14 +130,10 @@ def _view(
         )
         if not crowd
     ]
-    boxes += [
-        Box(
-            "right" if right else "wrong",
-            *map(float, found["bbox"][:4]),
-            label=f"{names[found['category_id']]} {probability(found['score']):.2f}",
-        )
-        for found, right in seen.shown[::-1]  # sure ones on top
-    ]
+    for found, right in seen.shown[::-1]:  # sure ones on top
+        x, y, width, height = found["bbox"]
+        label = f"{names[found['category_id']]} {probability(found['score']):.2f}"
+        boxes.append(Box("right" if right else "wrong", x, y, width, height, label))
     noun = "object" if seen.objects == 1 else "objects"
     summary = f"{seen.right} of {seen.objects} {noun} found, {seen.wrong} wrong"
     return View(group.label, group.colour, boxes, summary)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import html
+from functools import cache
 from typing import Any
 
 from paploss.report.figure import GREY, Figure, Panel, Series
@@ -28,6 +29,7 @@ def figure_json(figure: Figure) -> dict[str, Any]:
     }
 
 
+@cache
 def plotly_script() -> str:
     """plotly.js, compressed to text; the page unpacks it, for as it is it would fill the page."""
     from plotly.offline import get_plotlyjs

@@ -208,7 +208,7 @@ def read_training(path: Path, notes: Notes, *, loss: str | None = None) -> Train
     name = setting(settings, "loss.name", "unknown loss")
     parameters = setting(settings, "loss.parameters")
     if isinstance(parameters, str):
-        name = Path(parameters).name.removesuffix(".loss.json")
+        name = f"{name} ({Path(parameters).name.removesuffix('.loss.json')})"
     return TrainingRun(path, settings, metrics or [], results or {}, loss or str(name), notes)
 
 

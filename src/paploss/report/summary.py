@@ -107,7 +107,7 @@ def _lead(searches: Sequence[SearchRun], groups: Sequence[Group]) -> str:
             f"mean ± deviation over {seeds} seeds" if seeds > 1 else "one seed, no spread known"
         )
         parts.append(f"AP on the {split} split, {spread}.")
-        if split == "test":
+        if searches and split == "test":
             parts.append("Nothing was chosen on that split.")
     return " ".join(parts)
 
