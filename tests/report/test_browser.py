@@ -43,17 +43,22 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A search, and trainings on data with a hostile class."""
-    folder = tmp_path_factory.mktemp("browser")
+    """Of a search."""
+    return write_report([make_search(tmp_path_factory.mktemp("browser") / "search")])
+
+
+@pytest.fixture(scope="module")
+def hostile(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    """Of trainings with a hostile class and a hostile loss."""
+    folder = tmp_path_factory.mktemp("hostile")
     data = write_data(folder / "data")
-    runs = [make_search(folder / "search", final={"against": []})]
-    runs += [
+    runs = [
         write_run(folder / f"run-{place}", data, loss=loss, ap=ap)
         for place, (loss, ap) in enumerate(
             (("focal+l1", 0.41), (HOSTILE, 0.32), ("focal+giou", 0.5))
         )
     ]
-    return write_report(runs, folder / "report.html")
+    return visit(browser, write_report(runs, folder / "report.html"))
 
 
 def visit(browser: Any, path: Path, **options: Any) -> Opened:
@@ -108,8 +113,8 @@ def test_the_slider_goes_through_the_rounds(opened: Opened) -> None:
     opened.check()
 
 
-def test_tables_sort_by_keyboard(opened: Opened) -> None:
-    page = opened.page
+def test_tables_sort_by_keyboard(hostile: Opened) -> None:
+    page = hostile.page
 
     def rows() -> list[str]:
         cells = page.locator("#losses tbody tr th").all_inner_texts()
@@ -123,11 +128,11 @@ def test_tables_sort_by_keyboard(opened: Opened) -> None:
     page.keyboard.press("Enter")
     assert head.get_attribute("aria-sort") == "ascending"
     assert rows()[-3:] == [HOSTILE, "focal+l1", "focal+giou"]
-    opened.check()
+    hostile.check()
 
 
-def test_the_legend_hides_and_shows(opened: Opened) -> None:
-    figure = opened.page.locator("[data-figure=training]")
+def test_the_legend_hides_and_shows(hostile: Opened) -> None:
+    figure = hostile.page.locator("[data-figure=training]")
     button = figure.locator(".legend button", has_text=HOSTILE)
     visible = "plot => plot.data.map(trace => trace.visible !== false)"
     plot = figure.locator(".plot").first
@@ -137,11 +142,11 @@ def test_the_legend_hides_and_shows(opened: Opened) -> None:
     assert plot.evaluate(visible).count(False) == 1
     button.click()
     assert plot.evaluate(visible) == before
-    opened.check()
+    hostile.check()
 
 
-def test_names_are_shown_as_they_are(opened: Opened) -> None:
-    page = opened.page
+def test_names_are_shown_as_they_are(hostile: Opened) -> None:
+    page = hostile.page
     labels = page.locator("[data-figure=evaluation] .ytick").all_text_contents()
     assert HOSTILE in labels
     assert page.locator("#gallery title").first.text_content() == f"{HOSTILE} (object)"

@@ -65,6 +65,13 @@ def test_runs_of_one_loss_are_told_apart_by_what_differs(tmp_path: Path, data: P
     assert labels == ["focal+l1, epochs 2", "focal+l1, epochs 24"]
 
 
+def test_only_runs_on_the_same_data_are_rivals(tmp_path: Path, data: Path) -> None:
+    write_run(tmp_path / "here", data, ap=0.4)
+    write_run(tmp_path / "elsewhere", write_data(tmp_path / "other"), loss="rs", ap=0.3)
+    summary = gather([tmp_path / "here", tmp_path / "elsewhere"]).summary
+    assert (summary.winner, summary.gains) == ("focal+l1", [])
+
+
 def test_searched_numbers_stand_for_the_loss_that_was_tried() -> None:
     start = {head: load_preset("faster-rcnn-r50-fpn-coco", head=head) for head in ("rpn", "rcnn")}
     linear = {"detector": LossParameters.linear()}
@@ -134,7 +141,7 @@ def test_the_gallery_begins_where_losses_differ(tmp_path: Path) -> None:
     groups = group_runs(*read_runs(runs, Notes()))
     pair = [(groups[0], match(truth, perfect)), (groups[1], match(truth, blind))]
     pictures = make_gallery(dataset, pair, images=2)
-    assert [picture.name for picture in pictures][0] == f"image {third}"
+    assert pictures[0].name == f"image {third}"
     objects = int((~torch.from_numpy(dataset.records[2].crowd)).sum())
     assert [view.summary.partition(" of")[0] for view in pictures[0].views] == [str(objects), "0"]
     assert pictures[0].source.startswith("data:image/webp;base64,")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from paploss.report.files import setting
 from paploss.report.groups import Figures, Group
@@ -41,7 +42,8 @@ def summarise(searches: Sequence[SearchRun], groups: Sequence[Group]) -> Summary
         figures = hero.figures("AP")
         assert figures is not None
         summary.winner, summary.ap = hero.label, percent(figures)
-        rivals = sorted((g for g in judged if g is not hero), key=lambda g: -g.ap)
+        rivals = [g for g in judged if g is not hero and _shown_data(g) == _shown_data(hero)]
+        rivals.sort(key=lambda group: -group.ap)
         summary.gains = [_gain(hero, rival) for rival in rivals[:6]]
     summary.facts = _facts(searches, groups)
     summary.commands = _commands(searches, groups)
@@ -72,6 +74,13 @@ def _hero(judged: Sequence[Group]) -> Group | None:
     """Whose result the page is about: what was searched, else the best."""
     searched = [group for group in judged if group.searched]
     return max(searched or judged, key=lambda group: group.ap, default=None)
+
+
+def _shown_data(group: Group) -> list[Any]:
+    """What AP was measured on; AP on other images is another thing."""
+    run = group.runs[0]
+    names = ("path", "test_split", "evaluation_split", "evaluation_images", "seed")
+    return [run.split, *(setting(run.settings, f"data.{name}") for name in names)]
 
 
 def _gain(hero: Group, rival: Group) -> Gain:
