@@ -50,7 +50,7 @@ def options(
 def run() -> None:
     """Run the command line; errors are one readable line and exit code 1."""
     try:
-        app()
+        app(prog_name="paploss")  # also as python -m paploss
     except (ImportError, OSError, ValueError) as error:
         if "--debug" in sys.argv:
             raise

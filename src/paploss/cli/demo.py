@@ -27,9 +27,10 @@ CONFIG: dict[str, Any] = {
     "final": {"against": [PRESET, "focal+giou", "focal+l1"]},
 }
 _INTRODUCTION = """\
-A tiny RetinaNet learns to find shapes in generated images. First its loss is searched:
-every trial trains for a few seconds, and the AP it reaches is the loss's reward. Then the
-best loss and the usual ones train it for longer, and are compared on other images."""
+A tiny RetinaNet learns to find shapes in generated images. First its loss is
+searched: every trial trains for a few seconds, and the AP it reaches is the
+loss's reward. Then the best loss and the usual ones train it for longer, and
+are compared on other images."""
 
 
 def demo(

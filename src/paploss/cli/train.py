@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from paploss.cli import completion
 from paploss.cli.report import report_of_run
 from paploss.cli.settings import overrides
 from paploss.cli.tables import print_evaluation
@@ -18,11 +19,18 @@ from paploss.cli.tables import print_evaluation
 def train(
     config: Annotated[Path | None, typer.Argument(help="A yaml file, see configs/.")] = None,
     detector: Annotated[
-        str | None, typer.Option(help="retinanet, faster-rcnn or deformable-detr.")
+        str | None,
+        typer.Option(
+            help="retinanet, faster-rcnn or deformable-detr.", autocompletion=completion.detectors
+        ),
     ] = None,
     data: Annotated[str | None, typer.Option(help="shapes, or a data set's path.")] = None,
     loss: Annotated[
-        str | None, typer.Option(help="A loss by name, or a preset or loss file for pap.")
+        str | None,
+        typer.Option(
+            help="A loss by name, or a preset or loss file for pap.",
+            autocompletion=completion.losses,
+        ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1)] = None,
     learning_rate: Annotated[float | None, typer.Option("--lr", min=0)] = None,
@@ -78,12 +86,13 @@ def train(
     except KeyboardInterrupt:
         console.print(f"Stopped; the same command continues {escape(str(run))}.")
         raise typer.Exit(130) from None
-    if PartialState().is_main_process:
-        report_of_run(run, console, quiet=quiet)
     if json_:
         typer.echo(json.dumps(result))
-        return
-    for split in ("evaluation", "test"):
-        if split in result:
-            print_evaluation(console, result[split], title=split)
-    console.print(f"[dim]{escape(str(run))}: evaluation.json, checkpoints/, tensorboard/[/]")
+    else:
+        for split in ("evaluation", "test"):
+            if split in result:
+                print_evaluation(console, result[split], title=split)
+    if not quiet:
+        console.print(f"[dim]{escape(str(run))}: evaluation.json, checkpoints/, tensorboard/[/]")
+    if PartialState().is_main_process:
+        report_of_run(run, console, quiet=quiet)
