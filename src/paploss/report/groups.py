@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from paploss.report.figure import colour
@@ -76,15 +77,29 @@ def group_runs(searches: list[SearchRun], trainings: list[TrainingRun]) -> list[
 
 
 def _tell_apart(groups: list[Group]) -> None:
-    """Add to labels that are alike the settings in which their runs differ."""
+    """Add to labels that are alike settings in which their runs differ, as few as will do."""
     if len(groups) < 2:
         return
     settings = [flat(group.runs[0].settings) for group in groups]
     names = list(dict.fromkeys([*_TELLING, *(key for each in settings for key in each)]))
     telling = [n for n in names if len({str(each.get(n)) for each in settings}) > 1 and n != "seed"]
-    for group, each in zip(groups, settings, strict=True):
-        parts = [f"{name.rpartition('.')[2]} {each.get(name)}" for name in telling[:2]]
-        group.label = f"{group.label}, {', '.join(parts)}" if parts else group.label
+    for name in telling[:3]:
+        if len({group.label for group in groups}) == len(groups):
+            break
+        for group, each in zip(groups, settings, strict=True):
+            group.label += f", {_in_words(name, each.get(name))}"
     for place, group in enumerate(groups):
         if [other.label for other in groups].count(group.label) > 1:
             group.label = f"{group.label} ({place + 1})"
+
+
+def _in_words(name: str, value: object) -> str:
+    """A setting as a label has it.
+
+    Example:
+        >>> _in_words("data.path", "/data/bccd"), _in_words("optimizer.learning_rate", 0.002)
+        ('bccd', 'learning rate 0.002')
+    """
+    if name in ("data.path", "detector.name"):
+        return Path(str(value)).name
+    return f"{name.rpartition('.')[2].replace('_', ' ')} {value}"
