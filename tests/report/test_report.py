@@ -16,6 +16,7 @@ from paploss import LossParameters, load_preset
 from paploss.cli.app import app
 from paploss.report import write_report
 from paploss.report.files import Notes
+from paploss.report.function_figures import searched_functions
 from paploss.report.gallery import make_gallery
 from paploss.report.groups import group_runs
 from paploss.report.matches import load_shown_split, match, rank_correlation, score_map
@@ -63,6 +64,13 @@ def test_runs_of_one_loss_are_told_apart_by_what_differs(tmp_path: Path, data: P
     searches, trainings = read_runs([tmp_path / "short", tmp_path / "long"], Notes())
     labels = [group.label for group in group_runs(searches, trainings)]
     assert labels == ["focal+l1, epochs 2", "focal+l1, epochs 24"]
+
+
+def test_a_start_that_is_the_published_loss_is_drawn_once(search: Path) -> None:
+    found, _ = read_runs([search], Notes())
+    assert len(searched_functions(found[0])[0].panels[0].series) == 3
+    found[0].settings["space"]["init"] = "retinanet-r50-fpn-coco"
+    assert len(searched_functions(found[0])[0].panels[0].series) == 2
 
 
 def test_only_runs_on_the_same_data_are_rivals(tmp_path: Path, data: Path) -> None:

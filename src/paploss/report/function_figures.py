@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from paploss.loss.parameters import FUNCTION_NAMES, LossParameters
 from paploss.presets import list_presets, load_preset_heads
@@ -33,11 +33,13 @@ def searched_functions(search: SearchRun) -> list[Figure]:
     published = _published(search.detector)
     figures = []
     for head, loss in heads.items():
-        behind = []
-        if start is not None:
-            behind.append(("start of the search", _of_head(start, head)))
+        behind = {}
         if published is not None:
-            behind.append((f"published ({published[0]})", _of_head(published[1], head)))
+            behind[f"published ({published[0]})"] = _of_head(published[1], head)
+        if start is not None and _of_head(start, head) in behind.values():
+            behind = {f"start of the search, {next(iter(behind))}": _of_head(start, head)}
+        elif start is not None:
+            behind["start of the search"] = _of_head(start, head)
         figure = _figure(f"functions-{search.name}-{head}", f"{search.name}, {head}", loss, behind)
         figure.caption = (
             f"What {search.sampler} found. {describe(loss)} Move the slider to see how "
@@ -63,9 +65,7 @@ def given_functions(name: str, heads: Heads) -> list[Figure]:
     figures = []
     for head, loss in heads.items():
         linear = LossParameters.linear()
-        figure = _figure(
-            f"functions-{name}-{head}", f"{name}, {head}", loss, [("f(x) = x", linear)]
-        )
+        figure = _figure(f"functions-{name}-{head}", f"{name}, {head}", loss, {"f(x) = x": linear})
         figure.caption = f"The loss of this training. {describe(loss)}"
         figures.append(figure)
     return figures
@@ -112,13 +112,13 @@ def _of_head(heads: Heads, head: str) -> LossParameters:
 
 
 def _figure(
-    name: str, title: str, loss: LossParameters, behind: Sequence[tuple[str, LossParameters]]
+    name: str, title: str, loss: LossParameters, behind: Mapping[str, LossParameters]
 ) -> Figure:
     panels = []
     for place, function in enumerate(FUNCTION_NAMES):
         x, y = _points(loss.functions[place])
         series = [Series("this loss", x, y, COLOURS[place], size=8, width=2.5)]
-        for dash, (what, other) in zip(("dash", "dot"), behind, strict=False):
+        for dash, (what, other) in zip(("dot", "dash"), behind.items(), strict=False):
             x, y = _points(other.functions[place])
             series.append(Series(what, x, y, GREY, dash=dash, width=1.5))  # type: ignore[arg-type]
         panels.append(
