@@ -15,7 +15,7 @@ from paploss.report.matches import Matches, score_map
 
 IMAGES = 12
 _LONG_SIDE = 480  # pixels of an image in the page
-_BYTES = 1_500_000  # of all images together
+_BYTES = 1_200_000  # of all images together
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ _STATE_COLOURS = {
     "pruned": "#b08a1a",
     "failed": "#8168d8",
 }
+_IN_DETAIL = 4  # searches; thousands of lines would make a heavy page
 # Of the trials by rising reward: from which part on, what they are called, colour, opacity.
 _RANKS = (
     (0.0, 0.5, "lower half", GREY, 0.2),
@@ -29,8 +30,8 @@ def search_figures(searches: Sequence[SearchRun]) -> list[Figure]:
     if not begun:
         return []
     figures = [_rewards(begun)]
-    for search, trials in begun:
-        figures += [_parallel_coordinates(search, trials)]
+    for search, trials in begun[:_IN_DETAIL]:
+        figures.append(_parallel_coordinates(search, trials))
         if trials.importance:
             figures.append(_importance(search, trials))
     return figures
