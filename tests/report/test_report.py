@@ -265,6 +265,15 @@ def test_a_broken_run_gives_a_page_and_a_note(
         assert note.partition("(")[0].strip()[:60] in page
 
 
+def test_images_that_are_gone_are_noted(tmp_path: Path) -> None:
+    data = write_data(tmp_path / "data")
+    run = write_run(tmp_path / "run", data)
+    shutil.rmtree(data)
+    report = gather([run])
+    assert any(note.startswith(f"images of {data}: left out") for note in report.notes)
+    assert report.summary.ap == "40.0"
+
+
 def test_a_search_under_way_is_shown_as_far_as_it_is(search: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(search, run, ignore=shutil.ignore_patterns("final", "*.json", ".lock"))

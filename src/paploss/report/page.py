@@ -14,7 +14,7 @@ import paploss
 from paploss.report.drawing import draw
 from paploss.report.evaluation_figures import alignment, evaluation_figures
 from paploss.report.figure import Figure
-from paploss.report.files import Notes
+from paploss.report.files import Notes, setting
 from paploss.report.function_figures import given_functions, searched_functions
 from paploss.report.gallery import Picture, make_gallery
 from paploss.report.groups import METRICS, Group, group_runs
@@ -131,9 +131,9 @@ def _detections(
     def dataset(run: TrainingRun) -> Any:
         key = json.dumps(run.settings.get("data"), sort_keys=True, default=str)
         if key not in datasets:
-            datasets[key] = notes.attempt(
-                run.path / "config.yaml", lambda path: load_shown_split(run.settings)
-            )
+            what = f"images of {setting(run.settings, 'data.path', 'unknown data')}"
+            loaded = notes.guard(what, lambda: [load_shown_split(run.settings)])
+            datasets[key] = loaded[0] if loaded else None
         return datasets[key]
 
     matches = {}

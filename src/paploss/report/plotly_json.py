@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import html
+import math
 from functools import cache
 from typing import Any
 
@@ -105,13 +106,14 @@ def _layout(panel: Panel) -> dict[str, Any]:
 def _rounded(values: Any) -> list[Any]:
     """Six digits are more than a screen shows, and the page is to stay small."""
     return [
-        float(f"{value:.6g}")
-        if isinstance(value, float)
-        else _text(value)
-        if isinstance(value, str)
-        else value
+        _text(value) if isinstance(value, str) else _short(value) if value is not None else None
         for value in values
     ]
+
+
+def _short(value: float) -> float | None:
+    """None, a gap in a line, for what is no number."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def _text(text: str) -> str:
