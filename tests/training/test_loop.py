@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import random
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from paploss.detectors.inference import detect
-from paploss.evaluation.coco import evaluate_coco
+from paploss.evaluation.coco import evaluate_coco, load_detections
 from paploss.training import loop
 from paploss.training.checkpoint import load_checkpoint, save_checkpoint
 from paploss.training.config import load_config
@@ -54,6 +55,13 @@ def test_a_run_leaves_what_it_promises(finished: tuple[Path, dict[str, Any]]) ->
     assert list((run / "tensorboard").rglob("events*"))
     rows = (run / "metrics.csv").read_text().splitlines()
     assert rows[0].startswith("step,epoch,loss")
+    logged = next(row for row in csv.DictReader(rows) if row["loss"])
+    assert float(logged["class_gradient"]) > 0
+    assert float(logged["box_gradient"]) > 0
+    test = loop.load_splits(load_config(None, SMALL).data).test
+    assert test is not None
+    kept = evaluate_coco(test.ground_truth(), load_detections(run / "detections.json"))
+    assert kept.metrics["AP"] == pytest.approx(result["test"]["metrics"]["AP"], abs=1e-3)
     for name in ("last", "best"):
         content = load_checkpoint(run / f"checkpoints/{name}.pt")
         assert content["class_names"]

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import paploss
-from paploss.cli import data, demo, evaluate, predict, presets, search, train
+from paploss.cli import data, demo, evaluate, predict, presets, report, search, train
 
 # Which extra brings a module that not every command needs; all others come with `train`.
 _EXTRAS = {"transformers": "detr", "scipy": "detr", "optuna": "search", "ray": "ray"}
@@ -26,6 +26,7 @@ app.command("search")(search.search)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
+app.command("report")(report.report)
 app.command("presets")(presets.presets)
 app.add_typer(data.app, name="data")
 
@@ -57,7 +58,7 @@ def run() -> None:
     """Run the command line; errors are one readable line and exit code 1."""
     warnings.showwarning = _show_warning
     try:
-        app()
+        app(prog_name="paploss")  # also as python -m paploss
     except (ImportError, OSError, ValueError) as error:
         if "--debug" in sys.argv:
             raise

@@ -26,6 +26,11 @@ CONFIG: dict[str, Any] = {
     "sampler": {"name": "cmaes", "rounds": 5, "samples": SAMPLES, "sigma": 0.1},
     "final": {"against": [PRESET, "focal+giou", "focal+l1"]},
 }
+_INTRODUCTION = """\
+A tiny RetinaNet learns to find shapes in generated images. First its loss is
+searched: every trial trains for a few seconds, and the AP it reaches is the
+loss's reward. Then the best loss and the usual ones train it for longer, and
+are compared on other images."""
 
 
 def demo(
@@ -35,6 +40,9 @@ def demo(
     run: Annotated[Path, typer.Option(help="Run directory; the same one continues.")] = Path(
         "runs/demo"
     ),
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress, only the result.")
+    ] = False,
 ) -> None:
     """Search a loss for a tiny RetinaNet on generated images and compare it with the usual ones."""
     from paploss.search.config import SearchConfig
@@ -43,9 +51,6 @@ def demo(
     if workers is None:
         workers = min(os.cpu_count() or 1, SAMPLES)
     config = SearchConfig.model_validate(CONFIG | {"executor": {"workers": workers}})
-    console.print(
-        "A tiny RetinaNet learns to find shapes in generated images. First its loss is searched:\n"
-        "every trial trains for a few seconds, and the AP it reaches is the loss's reward. Then the\n"
-        "best loss and the usual ones train it for longer, and are compared on other images."
-    )
-    search_and_compare(config, run, console)
+    if not quiet:
+        console.print(_INTRODUCTION)
+    search_and_compare(config, run, console, quiet=quiet)

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from paploss.cli import completion
 from paploss.loss.parameters import FUNCTION_NAMES, LossParameters, PunishedRange
 from paploss.presets import describe_preset, list_presets, load_preset_heads
 
@@ -26,7 +27,10 @@ _MEANING = (
 
 
 def presets(
-    name: Annotated[str | None, typer.Argument(help="Show this preset's functions.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Show this preset's functions.", autocompletion=completion.presets),
+    ] = None,
     png: Annotated[
         Path | None, typer.Option("--png", help="Draw them to a PNG file instead.")
     ] = None,

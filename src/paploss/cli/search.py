@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from paploss.cli import completion
+from paploss.cli.report import report_of_run
 from paploss.cli.settings import overrides
 from paploss.cli.tables import percent
 
@@ -27,16 +30,26 @@ def search(
         Path | None, typer.Argument(help="A yaml file of a search or of a training, see configs/.")
     ] = None,
     detector: Annotated[
-        str | None, typer.Option(help="retinanet, faster-rcnn or deformable-detr.")
+        str | None,
+        typer.Option(
+            help="retinanet, faster-rcnn or deformable-detr.", autocompletion=completion.detectors
+        ),
     ] = None,
     data: Annotated[str | None, typer.Option(help="shapes, or a data set's path.")] = None,
-    sampler: Annotated[str | None, typer.Option(help="ppo2, random, tpe, cmaes or gp.")] = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(help="ppo2, random, tpe, cmaes or gp.", autocompletion=completion.samplers),
+    ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds of trials; more continue a search.")
     ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Trials of a round.")] = None,
     init: Annotated[
-        str | None, typer.Option(help="A preset or loss file to start from; else f(x) = x.")
+        str | None,
+        typer.Option(
+            help="A preset or loss file to start from; else f(x) = x.",
+            autocompletion=completion.presets,
+        ),
     ] = None,
     safe: Annotated[
         bool | None,
@@ -57,6 +70,9 @@ def search(
     run: Annotated[Path, typer.Option(help="Run directory; the same one continues.")] = Path(
         "runs/search"
     ),
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress, only the result.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as json only.")] = False,
 ) -> None:
     """Search a loss, train with it and compare it on the test split. Continues if stopped."""
@@ -81,38 +97,42 @@ def search(
             set_,
         ),
     )
-    search_and_compare(settings, run, Console(stderr=json_), as_json=json_)
+    search_and_compare(settings, run, Console(stderr=json_), as_json=json_, quiet=quiet)
 
 
 def search_and_compare(
-    config: SearchConfig, run: Path, console: Console, *, as_json: bool = False
+    config: SearchConfig,
+    run: Path,
+    console: Console,
+    *,
+    as_json: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Run a search to its end with a live view, and print its table."""
     from paploss.search.run import run_search
 
-    if not as_json:
+    quiet = quiet or as_json
+    if not quiet:
         trials = config.sampler.rounds * config.sampler.samples
         console.print(
             f"{config.sampler.name} searches a loss for {config.train.detector.name} on "
             f"{escape(config.train.data.path)}: {trials} trials, run {escape(str(run))}"
         )
     try:
-        with search_progress(console, quiet=as_json) as (on_trial, on_training):
+        with search_progress(console, quiet=quiet) as (on_trial, on_training):
             result = run_search(config, run, on_trial=on_trial, on_training=on_training)
     except KeyboardInterrupt:
         console.print(f"Stopped; the same command continues {escape(str(run))}.")
         raise typer.Exit(130) from None
     if as_json:
         typer.echo(json.dumps(result))
-        return
-    for problem in result["problems"]:
-        console.print(f"[yellow]{escape(problem)}[/]", highlight=False, soft_wrap=True)
-    print_comparison(console, result)
-    console.print(
-        f"[dim]{escape(str(run))}: best.loss.json, comparison.json, final/; "
-        f"optuna-dashboard sqlite:///{escape(str(run))}/study.db shows the trials[/]",
-        soft_wrap=True,
-    )
+    else:
+        for problem in result["problems"]:
+            console.print(f"[yellow]{escape(problem)}[/]", highlight=False, soft_wrap=True)
+        print_comparison(console, result)
+    if not quiet:
+        console.print(f"[dim]{escape(str(run))}: best.loss.json, comparison.json, final/[/]")
+    report_of_run(run, console, quiet=quiet)
 
 
 @contextmanager
@@ -122,14 +142,15 @@ def search_progress(
     """A live line for trials, then one for the final trainings; in a log, a line a round."""
     bar = Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=16),
+        BarColumn(bar_width=8),  # all of the line is to fit 80 columns
         TextColumn("{task.fields[state]}"),
         console=console,
         disable=quiet or not console.is_terminal,
         transient=True,
     )
-    searching = bar.add_task("search", state="", total=None)
+    searching = bar.add_task("", state="", total=None)
     training = bar.add_task("final trainings", state="", total=None, visible=False)
+    begun: list[tuple[float, float]] = []  # when the trainings began, and where
 
     def on_trial(progress: SearchProgress) -> None:
         state = (
@@ -150,6 +171,12 @@ def search_progress(
     def on_training(epochs: float, of_epochs: float) -> None:
         bar.update(searching, visible=False)
         state = f"epoch {epochs:.0f}/{of_epochs:.0f}"
+        if not begun:
+            begun.append((time.monotonic(), epochs))
+        since, first = begun[0]
+        if epochs > first:
+            left = (time.monotonic() - since) * (of_epochs - epochs) / (epochs - first)
+            state += f" {_duration(left)} left"
         bar.update(training, completed=epochs, total=of_epochs, state=state, visible=True)
 
     with bar:
@@ -177,9 +204,12 @@ def print_comparison(console: Console, result: dict[str, Any]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for loss, row in losses.items():
         if "AP" not in row:
-            table.add_row(escape(loss), escape(row["problems"][0]))
+            table.add_row(escape(loss), "-")
             continue
         spread = row["AP"]["spread"]
         first = percent(row["AP"]["mean"]) + (f" ± {percent(spread)}" if spread is not None else "")
         table.add_row(escape(loss), first, *(percent(row[n]["mean"]) for n in names[1:]))
     console.print(table)
+    for loss, row in losses.items():
+        for problem in row["problems"]:
+            console.print(f"[yellow]{escape(loss)}:[/] {escape(problem)}", highlight=False)

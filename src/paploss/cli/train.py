@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from paploss.cli import completion
+from paploss.cli.report import report_of_run
 from paploss.cli.settings import overrides
 from paploss.cli.tables import print_evaluation
 
@@ -17,11 +19,18 @@ from paploss.cli.tables import print_evaluation
 def train(
     config: Annotated[Path | None, typer.Argument(help="A yaml file, see configs/.")] = None,
     detector: Annotated[
-        str | None, typer.Option(help="retinanet, faster-rcnn or deformable-detr.")
+        str | None,
+        typer.Option(
+            help="retinanet, faster-rcnn or deformable-detr.", autocompletion=completion.detectors
+        ),
     ] = None,
     data: Annotated[str | None, typer.Option(help="shapes, or a data set's path.")] = None,
     loss: Annotated[
-        str | None, typer.Option(help="A loss by name, or a preset or loss file for pap.")
+        str | None,
+        typer.Option(
+            help="A loss by name, or a preset or loss file for pap.",
+            autocompletion=completion.losses,
+        ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Of the whole training.")] = None,
     learning_rate: Annotated[
@@ -39,9 +48,14 @@ def train(
     run: Annotated[Path, typer.Option(help="Run directory; the same one continues.")] = Path(
         "runs/train"
     ),
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress, only the result.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as json only.")] = False,
 ) -> None:
     """Train a detector. The same command continues a run that was stopped."""
+    from accelerate import PartialState
+
     from paploss.cli.progress import training_progress
     from paploss.training.config import load_config, loss_by_name
     from paploss.training.loop import train as train_detector
@@ -64,21 +78,25 @@ def train(
         named |= {"loss": chosen.name, "loss.parameters": chosen.parameters}
     settings = load_config(config, overrides(named, set_))
     console = Console(stderr=json_)
-    if not json_:
+    quiet = quiet or json_
+    if not quiet:
         console.print(
             f"{settings.detector.name} ({settings.detector.backbone}) on {escape(settings.data.path)}"
             f" with {settings.loss.name}, {settings.epochs} epochs, run {escape(str(run))}"
         )
     try:
-        with training_progress(console, quiet=json_) as on_progress:
+        with training_progress(console, quiet=quiet) as on_progress:
             result = train_detector(settings, RunDirectory(run), on_progress=on_progress)
     except KeyboardInterrupt:
         console.print(f"Stopped; the same command continues {escape(str(run))}.")
         raise typer.Exit(130) from None
     if json_:
         typer.echo(json.dumps(result))
-        return
-    for split in ("evaluation", "test"):
-        if split in result:
-            print_evaluation(console, result[split], title=split)
-    console.print(f"[dim]{escape(str(run))}: evaluation.json, checkpoints/, tensorboard/[/]")
+    else:
+        for split in ("evaluation", "test"):
+            if split in result:
+                print_evaluation(console, result[split], title=split)
+    if not quiet:
+        console.print(f"[dim]{escape(str(run))}: evaluation.json, checkpoints/, tensorboard/[/]")
+    if PartialState().is_main_process:
+        report_of_run(run, console, quiet=quiet)

@@ -40,6 +40,7 @@ from paploss.presets import list_presets, load_preset_heads
 from paploss.training.batches import steps_per_epoch, training_batches
 from paploss.training.checkpoint import load_checkpoint, save_checkpoint
 from paploss.training.config import DataConfig, LossConfig, OptimizerConfig, TrainConfig
+from paploss.training.gradients import BRANCHES, BranchGradients
 from paploss.training.run import RunDirectory
 
 LOG_EVERY = 10  # steps; also how often losses are brought to the host
@@ -259,6 +260,7 @@ class _Training:
             for misfit in describe_misfits(config.detector, self.splits.train):
                 warnings.warn(misfit, stacklevel=3)
         self.criteria = make_criteria(config.loss, config.detector)
+        self.gradients = BranchGradients(self.criteria)
         torch.manual_seed(config.seed)  # of the fresh weights
         model = build_detector(config.detector, len(self.splits.class_names), self.criteria)
         ranks = self.accelerator.num_processes
@@ -324,10 +326,10 @@ class _Training:
         watch = CollapseWatch(self.step)
         since = time.perf_counter()
         for images, targets in batches:
-            step_losses, norm = self._train_step(images, targets)
+            step_losses, step_norms = self._train_step(images, targets)
             losses.append(step_losses)
             watch.see(step_losses, last=self.step + 1 == self.steps)
-            norms.append(norm)
+            norms.append(step_norms)
             self.step += 1
             epoch_ends = self.step % self.steps_an_epoch == 0
             if epoch_ends:
@@ -337,7 +339,7 @@ class _Training:
                 now = time.perf_counter()
                 self.seconds += now - since
                 speed = len(values) * config.batch_size * accelerator.num_processes / (now - since)
-                self._log_step(values.sum(1).mean().item(), torch.stack(norms).mean().item(), speed)
+                self._log_step(values.sum(1).mean().item(), torch.stack(norms).mean(0), speed)
                 losses, norms, since = [], [], now
             evaluate = (
                 epoch_ends and (self.step // self.steps_an_epoch) % config.evaluate_every == 0
@@ -352,6 +354,7 @@ class _Training:
     def _train_step(
         self, images: list[Tensor], targets: list[dict[str, Tensor]]
     ) -> tuple[Tensor, Tensor]:
+        """Losses (n,), and norms (3,) of the gradient: of all weights, and at the two branches."""
         device = self.accelerator.device
         torch.manual_seed(self.config.seed * 1_000_003 + self.step)  # the same after a restart
         with self.accelerator.autocast():
@@ -362,22 +365,28 @@ class _Training:
                 ]
             )
         self.optimizer.zero_grad()
+        scaler = self.accelerator.scaler
+        factor = 1.0 if scaler is None else scaler.get_scale()  # of a loss in half precision
         self.accelerator.backward(losses.sum())
+        branches = self.gradients.take().to(device) / factor
         clip = self.config.optimizer.clip_gradient
         norm = self.accelerator.clip_grad_norm_(
             self.model.parameters(), math.inf if clip is None else clip
         )
         self.optimizer.step()
         self.schedule.step()
-        return losses.detach(), norm if norm is not None else losses.new_zeros(())
+        norm = losses.new_zeros(()) if norm is None else norm
+        return losses.detach(), torch.cat([norm.reshape(1).to(branches), branches])
 
-    def _log_step(self, loss: float, norm: float, speed: float) -> None:
+    def _log_step(self, loss: float, norms: Tensor, speed: float) -> None:
+        norm, *branches = norms.tolist()
         row = {
             "step": self.step,
             "epoch": self.step / self.steps_an_epoch,
             "loss": loss,
             "learning_rate": self.schedule.get_last_lr()[0],
             "gradient_norm": norm,
+            **{f"{name}_gradient": value for name, value in zip(BRANCHES, branches, strict=True)},
             "images_per_second": speed,
             "seconds": self.seconds,
         }
@@ -446,6 +455,7 @@ class _Training:
                 content = self._content() if path == self.run.last else load_checkpoint(path)
                 content.pop("format", None)
                 save_checkpoint(path, content | {"calibration": asdict(calibration)})
+            self.run.write_detections(detections)
             self.run.write_evaluation(result)
         self.accelerator.end_training()
         return result

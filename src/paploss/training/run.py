@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +17,10 @@ from filelock import FileLock, Timeout
 from paploss.training.config import Section
 
 COLUMNS = (
-    "step", "epoch", "loss", "learning_rate", "gradient_norm", "images_per_second", "seconds",
-    "AP", "AP50", "AP75", "APs", "APm", "APl",
+    "step", "epoch", "loss", "learning_rate", "gradient_norm", "class_gradient", "box_gradient",
+    "images_per_second", "seconds", "AP", "AP50", "AP75", "APs", "APm", "APl",
 )  # fmt: skip
+DETECTIONS_AN_IMAGE = 100  # as many as COCO's AP looks at
 
 
 def never(setting: str, there: Any, now: Any) -> bool:
@@ -27,7 +29,9 @@ def never(setting: str, there: Any, now: Any) -> bool:
 
 
 class RunDirectory:
-    """``config.yaml``, ``metrics.csv``, ``evaluation.json``, ``checkpoints/`` and ``tensorboard/``."""
+    """``config.yaml``, ``metrics.csv``, ``evaluation.json``, ``detections.json``, ``checkpoints/``
+    and ``tensorboard/``.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -104,6 +108,19 @@ class RunDirectory:
 
     def write_evaluation(self, content: dict[str, Any]) -> None:
         write_whole(self.evaluation, json.dumps(content, indent=1) + "\n")
+
+    def write_detections(self, detections: list[dict[str, Any]]) -> None:
+        """COCO's result format; the best of each image, a hundredth of a pixel is close enough."""
+        kept: Counter[int] = Counter()
+        records = []
+        for found in sorted(detections, key=lambda found: -found["score"]):
+            kept[found["image_id"]] += 1
+            if kept[found["image_id"]] <= DETECTIONS_AN_IMAGE:
+                bbox = [round(value, 2) for value in found["bbox"]]
+                score = float(f"{found['score']:.9g}")  # all of float32
+                records.append(found | {"bbox": bbox, "score": score})
+        text = json.dumps(records, separators=(",", ":"))
+        write_whole(self.path / "detections.json", text + "\n")
 
 
 def _step(row: dict[str, str]) -> float:
