@@ -52,4 +52,5 @@ def build_faster_rcnn(config: FasterRCNNConfig, classes: int, criteria: Criteria
     )
     model.transform = ResizeForEvaluation(config.short_side, config.long_side)
     # Convolutions follow the layout of their weights; this one is faster on CPU.
-    return attach(model.to(memory_format=torch.channels_last), criteria)
+    model.to(memory_format=torch.channels_last)
+    return attach(model, criteria)
