@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import Any
 
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import Tensor, nn
@@ -235,8 +235,13 @@ def train(
         run: where everything is written.
         on_progress: called after every logged step and every evaluation.
     """
-    with run.locked() if PartialState().is_main_process else nullcontext():
-        return _Training(config, run, on_progress).run_to_the_end()
+    trackers = ["tensorboard"] + ["wandb"] * bool(importlib.util.find_spec("wandb"))
+    AcceleratorState._reset_state()  # an earlier run in this process may have had another precision
+    accelerator = Accelerator(
+        mixed_precision=config.precision, log_with=trackers, project_dir=str(run.path)
+    )
+    with run.locked() if accelerator.is_main_process else nullcontext():
+        return _Training(config, run, on_progress, accelerator).run_to_the_end()
 
 
 class _Training:
@@ -245,13 +250,10 @@ class _Training:
         config: TrainConfig,
         run: RunDirectory,
         on_progress: Callable[[Progress], None],
+        accelerator: Accelerator,
     ) -> None:
         self.config, self.run, self.on_progress = config, run, on_progress
-        trackers = ["tensorboard"] + ["wandb"] * bool(importlib.util.find_spec("wandb"))
-        AcceleratorState._reset_state()  # an earlier run in this process may have had another precision
-        self.accelerator = Accelerator(
-            mixed_precision=config.precision, log_with=trackers, project_dir=str(run.path)
-        )
+        self.accelerator = accelerator
         if self.accelerator.is_main_process:
             run.open(config)
         self.accelerator.wait_for_everyone()
