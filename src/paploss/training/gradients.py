@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,28 +25,39 @@ class BranchGradients:
     """
 
     def __init__(self, criteria: Criteria) -> None:
-        self._squares: dict[str, list[Tensor]] = {branch: [] for branch in BRANCHES}
+        self._norms: dict[str, list[Tensor]] = {branch: [] for branch in BRANCHES}
+        self._reading = False
         for criterion in criteria.criteria():
             criterion.register_forward_pre_hook(self._watch)
 
+    @contextmanager
+    def reading(self, wanted: bool) -> Iterator[None]:
+        """Read in the forward and backward pass within, if wanted: it is a pass over all scores."""
+        self._reading = wanted
+        yield
+        self._reading = False
+
     def _watch(self, criterion: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if not self._reading:
+            return
         matched: MatchedPredictions = inputs[0]
         for branch, output in zip(BRANCHES, (matched.logits, matched.box_deltas), strict=True):
             if output.requires_grad:
                 output.register_hook(self._reader(branch))  # type: ignore[no-untyped-call]
 
-    def _reader(self, branch: str) -> Any:
+    def _reader(self, branch: str) -> Callable[[Tensor], None]:
         def read(gradient: Tensor) -> None:
-            self._squares[branch].append(gradient.detach().float().square().sum())
+            norm = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
+            self._norms[branch].append(norm)
 
         return read
 
-    def take(self) -> Tensor:
-        """Norms (2,) since they were last taken, of all heads and layers together."""
+    def take(self) -> list[float]:
+        """The norms of both branches since they were last taken, of all heads and layers together."""
         norms = [
-            torch.stack(squares).sum().sqrt() if squares else torch.zeros(())
-            for squares in self._squares.values()
+            torch.linalg.vector_norm(torch.stack(norms)).item() if norms else 0.0
+            for norms in self._norms.values()
         ]
-        for squares in self._squares.values():
-            squares.clear()
-        return torch.stack([norm.to(norms[0].device) for norm in norms])
+        for read in self._norms.values():
+            read.clear()
+        return norms

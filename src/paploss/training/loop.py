@@ -328,20 +328,22 @@ class _Training:
         watch = CollapseWatch(self.step)
         since = time.perf_counter()
         for images, targets in batches:
-            step_losses, step_norms = self._train_step(images, targets)
+            is_logged = (self.step + 1) % LOG_EVERY == 0 or self.step + 1 == self.steps
+            with self.gradients.reading(is_logged):
+                step_losses, norm = self._train_step(images, targets)
             losses.append(step_losses)
             watch.see(step_losses, last=self.step + 1 == self.steps)
-            norms.append(step_norms)
+            norms.append(norm)
             self.step += 1
             epoch_ends = self.step % self.steps_an_epoch == 0
             if epoch_ends:
                 self.criteria.end_epoch()
-            if self.step % LOG_EVERY == 0 or self.step == self.steps:
+            if is_logged:
                 values = torch.stack(losses)
                 now = time.perf_counter()
                 self.seconds += now - since
                 speed = len(values) * config.batch_size * accelerator.num_processes / (now - since)
-                self._log_step(values.sum(1).mean().item(), torch.stack(norms).mean(0), speed)
+                self._log_step(values.sum(1).mean().item(), torch.stack(norms).mean().item(), speed)
                 losses, norms, since = [], [], now
             evaluate = (
                 epoch_ends and (self.step // self.steps_an_epoch) % config.evaluate_every == 0
@@ -356,7 +358,7 @@ class _Training:
     def _train_step(
         self, images: list[Tensor], targets: list[dict[str, Tensor]]
     ) -> tuple[Tensor, Tensor]:
-        """Losses (n,), and norms (3,) of the gradient: of all weights, and at the two branches."""
+        """Losses (n,), and the norm () of the gradient."""
         device = self.accelerator.device
         torch.manual_seed(self.config.seed * 1_000_003 + self.step)  # the same after a restart
         with self.accelerator.autocast():
@@ -367,21 +369,19 @@ class _Training:
                 ]
             )
         self.optimizer.zero_grad()
-        scaler = self.accelerator.scaler
-        factor = 1.0 if scaler is None else scaler.get_scale()  # of a loss in half precision
         self.accelerator.backward(losses.sum())
-        branches = self.gradients.take().to(device) / factor
         clip = self.config.optimizer.clip_gradient
         norm = self.accelerator.clip_grad_norm_(
             self.model.parameters(), math.inf if clip is None else clip
         )
         self.optimizer.step()
         self.schedule.step()
-        norm = losses.new_zeros(()) if norm is None else norm
-        return losses.detach(), torch.cat([norm.reshape(1).to(branches), branches])
+        return losses.detach(), losses.new_zeros(()) if norm is None else norm
 
-    def _log_step(self, loss: float, norms: Tensor, speed: float) -> None:
-        norm, *branches = norms.tolist()
+    def _log_step(self, loss: float, norm: float, speed: float) -> None:
+        scaler = self.accelerator.scaler
+        factor = 1.0 if scaler is None else scaler.get_scale()  # of a loss in half precision
+        branches = [value / factor for value in self.gradients.take()]
         row = {
             "step": self.step,
             "epoch": self.step / self.steps_an_epoch,
