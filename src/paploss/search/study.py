@@ -130,6 +130,7 @@ class Search:
             name: FloatDistribution(0, 1) for name in self.space.names
         }
         directory.mkdir(parents=True, exist_ok=True)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # progress is shown by who asks for it
         self.study = optuna.create_study(
             storage=config.storage or _sqlite(directory / "study.db"),
             study_name=STUDY if config.storage is None else directory.name,
@@ -140,7 +141,6 @@ class Search:
         if config.storage is not None:
             self._claim_study(directory.resolve())
         self._durations: list[float] = []
-        optuna.logging.set_verbosity(optuna.logging.WARNING)  # progress is shown by who asks for it
 
     def _claim_study(self, directory: Path) -> None:
         """A store for many searches knows them by the names of their directories."""
