@@ -8,12 +8,16 @@ Writes docs/figures/*.png.
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 
 from paploss import LossParameters, load_preset, parameterized_ap_loss
 from paploss.presets import load_preset_heads
@@ -181,7 +185,23 @@ def kernel_figure() -> None:
     figure.savefig(FIGURES / "knots.png", dpi=110)
 
 
+def report_figure() -> None:
+    """The head of the demo's page, as chromium shows it; only where both are there."""
+    page, browser = ROOT / "runs/demo/report.html", shutil.which("chromium")
+    if not page.exists() or browser is None:
+        print("report.png: needs `make demo` before, and chromium; left as it is")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        shot = Path(folder) / "page.png"
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000"]
+        options += ["--window-size=1280,2400", f"--screenshot={shot}", page.as_uri()]
+        subprocess.run([browser, *options], check=True, capture_output=True)
+        image = Image.open(shot).convert("RGB").resize((800, 1500), Image.Resampling.LANCZOS)
+        image.quantize(64).save(FIGURES / "report.png", optimize=True)
+
+
 if __name__ == "__main__":
+    report_figure()
     readme_figure()
     substitution_figure()
     functions_figure()
