@@ -7,10 +7,9 @@ Writes docs/figures/*.png.
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -191,13 +190,17 @@ def report_figure() -> None:
     if not page.exists() or browser is None:
         print("report.png: needs `make demo` before, and chromium; left as it is")
         return
-    with tempfile.TemporaryDirectory() as folder:
-        shot = Path(folder) / "page.png"
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000"]
-        options += ["--window-size=1280,2400", f"--screenshot={shot}", page.as_uri()]
-        subprocess.run([browser, *options], check=True, capture_output=True)
-        image = Image.open(shot).convert("RGB").resize((800, 1500), Image.Resampling.LANCZOS)
-        image.quantize(64).save(FIGURES / "report.png", optimize=True)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        window = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        tab = window.new_page(viewport={"width": 1280, "height": 2400})
+        tab.goto(page.as_uri())
+        tab.wait_for_timeout(5000)  # figures are drawn one after the other
+        shot = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
+        window.close()
+    small = shot.resize((800, 1500), Image.Resampling.LANCZOS)
+    small.quantize(256, Image.Quantize.MAXCOVERAGE).save(FIGURES / "report.png", optimize=True)
 
 
 if __name__ == "__main__":
