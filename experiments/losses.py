@@ -80,17 +80,17 @@ STUDIES = {
         | pap(RETINANET)
         | substitution("linear")
         | named("focal+giou", "focal+l1"),
-        (2e-3, 1e-3),
+        (2e-3, 1e-3, 4e-3),
     ),
     "shapes-faster-rcnn": Study(
         "configs/shapes-faster-rcnn.yaml",
         {"pap, published": ["--loss", FASTER_RCNN]} | named("ce+l1"),
-        (2e-3, 1e-3),
+        (2e-3, 1e-3, 4e-3),
     ),
     "shapes-deformable-detr": Study(
         "configs/shapes-deformable-detr.yaml",
         {"pap, RetinaNet's, tied": ["--loss", f"{RETINANET}-tied"]} | named("focal+l1+giou"),
-        (1e-3, 5e-4),
+        (1e-3, 5e-4, 2e-3),
     ),
 }
 
