@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from paploss.cli.search import search_and_compare
+from paploss.cli.settings import Quiet, Run
 
 PRESET = "retinanet-r50-fpn-coco-tied"
 SAMPLES = 8
@@ -37,12 +38,8 @@ def demo(
     workers: Annotated[
         int | None, typer.Option(min=0, help="Trials at once; by default one a CPU core.")
     ] = None,
-    run: Annotated[Path, typer.Option(help="Run directory; the same one continues.")] = Path(
-        "runs/demo"
-    ),
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress, only the result.")
-    ] = False,
+    run: Run = Path("runs/demo"),
+    quiet: Quiet = False,
 ) -> None:
     """Search a loss for a tiny RetinaNet on generated images and compare it with the usual ones."""
     from paploss.search.config import SearchConfig

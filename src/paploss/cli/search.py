@@ -17,7 +17,7 @@ from rich.table import Table
 
 from paploss.cli import completion
 from paploss.cli.report import report_of_run
-from paploss.cli.settings import overrides
+from paploss.cli.settings import Data, Json, OtherSettings, Quiet, Run, overrides
 from paploss.cli.tables import percent
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def search(
             help="retinanet, faster-rcnn or deformable-detr.", autocompletion=completion.detectors
         ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="shapes, or a data set's path.")] = None,
+    data: Data = None,
     sampler: Annotated[
         str | None,
         typer.Option(help="ppo2, random, tpe, cmaes or gp.", autocompletion=completion.samplers),
@@ -63,17 +63,10 @@ def search(
         str | None, typer.Option(help="Of a running cluster; else one is started here.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the sampler.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any other setting: section.key=value; may be repeated."),
-    ] = None,
-    run: Annotated[Path, typer.Option(help="Run directory; the same one continues.")] = Path(
-        "runs/search"
-    ),
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress, only the result.")
-    ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the result as json only.")] = False,
+    set_: OtherSettings = None,
+    run: Run = Path("runs/search"),
+    quiet: Quiet = False,
+    json_: Json = False,
 ) -> None:
     """Search a loss, train with it and compare it on the test split. Continues if stopped."""
     from paploss.search.config import load_search_config

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+
+# Options that commands have in common.
+Data = Annotated[str | None, typer.Option(help="shapes, or a data set's path.")]
+OtherSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any other setting: section.key=value; may be repeated."),
+]
+Run = Annotated[Path, typer.Option(help="Run directory; the same one continues.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as json only.")]
 
 
 def overrides(named: dict[str, Any], others: list[str] | None) -> dict[str, Any]:

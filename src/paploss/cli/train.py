@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from paploss.cli import completion
 from paploss.cli.report import report_of_run
-from paploss.cli.settings import overrides
+from paploss.cli.settings import Data, Json, OtherSettings, Quiet, Run, overrides
 from paploss.cli.tables import print_evaluation
 
 
@@ -24,7 +24,7 @@ def train(
             help="retinanet, faster-rcnn or deformable-detr.", autocompletion=completion.detectors
         ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="shapes, or a data set's path.")] = None,
+    data: Data = None,
     loss: Annotated[
         str | None,
         typer.Option(
@@ -41,17 +41,10 @@ def train(
     seed: Annotated[
         int | None, typer.Option(help="Of fresh weights, order of images and augmentation.")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any other setting: section.key=value; may be repeated."),
-    ] = None,
-    run: Annotated[Path, typer.Option(help="Run directory; the same one continues.")] = Path(
-        "runs/train"
-    ),
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress, only the result.")
-    ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the result as json only.")] = False,
+    set_: OtherSettings = None,
+    run: Run = Path("runs/train"),
+    quiet: Quiet = False,
+    json_: Json = False,
 ) -> None:
     """Train a detector. The same command continues a run that was stopped."""
     from accelerate import PartialState
