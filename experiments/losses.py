@@ -1,11 +1,11 @@
-"""Compare losses on one data set and detector: tune each one's learning rate, then repeat with seeds.
+"""Compare losses: one table a name, one trained detector or several behind every line of it.
 
-Every loss gets the same grid of learning rates, judged by AP on the evaluation split with seed 0. The
-best rate is then run with all seeds, and only those runs' AP on the test split is reported. The result
-of every finished run is kept in results/runs/ and not run again; a stopped one continues in its run
-directory. So the command can be stopped and repeated.
+Every loss gets the same grid of learning rates and, where it has one, of its box weight; both are
+chosen by AP on the evaluation split with seed 0. The best is then run with all seeds, and only those
+runs' AP on the test split is reported. The result of every finished run is kept in results/runs/ and
+not run again, whichever table asks for it; a stopped one continues in its run directory.
 
-    python experiments/losses.py shapes            # results/losses_shapes.{json,md}
+    python experiments/losses.py retinanet [substitutions ...]     # results/tables/NAME.{json,md}
     python experiments/losses.py bccd --data PATH --weights FILE
 """
 
@@ -26,124 +26,331 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import t as student
+
 ROOT = Path(__file__).parent.parent
 SEEDS = (0, 1, 2)
-
-
-@dataclass(frozen=True)
-class Study:
-    config: str
-    losses: dict[str, list[str]]  # name in the table: options of `paploss train`
-    rates: tuple[float, ...]
-
-
-def pap(preset: str) -> dict[str, list[str]]:
-    """The published parameters of a detector, and the same with f5 tied to f1."""
-    return {
-        "pap, published": ["--loss", preset],
-        "pap, published, tied": ["--loss", f"{preset}-tied"],
-    }
-
-
-def searched(name: str, label: str = "pap, searched") -> dict[str, list[str]]:
-    """What experiments/searches.py found; not there before it has run."""
-    file = ROOT / f"results/searches/{name}.loss.json"
-    return {label: ["--loss", str(file)]} if file.exists() else {}
-
-
-def substitution(name: str) -> dict[str, list[str]]:
-    """One hand-made function in all five places."""
-    file = ROOT / f"results/losses/{name}.loss.json"
-    return {f"pap, {name}": ["--loss", str(file)]}
-
-
-def named(*losses: str) -> dict[str, list[str]]:
-    return {loss: ["--loss", loss] for loss in losses}
-
-
-RETINANET, FASTER_RCNN = "retinanet-r50-fpn-coco", "faster-rcnn-r50-fpn-coco"
-STUDIES = {
-    "shapes": Study(
-        "configs/shapes-retinanet-scratch.yaml",
-        pap(RETINANET) | named("focal+giou", "focal+l1"),
-        (2e-3, 1e-3, 4e-3),
-    ),
-    "bccd": Study(
-        "configs/bccd-retinanet.yaml",
-        pap(RETINANET) | named("focal+giou", "focal+l1"),
-        (1e-3, 2e-3, 4e-3),
-    ),
-    # The three detectors from the same trained backbone, for the same epochs.
-    "shapes-retinanet": Study(
-        "configs/shapes-retinanet.yaml",
-        searched("retinanet")
-        | pap(RETINANET)
-        | substitution("linear")
-        | named("focal+giou", "focal+l1"),
-        (2e-3, 1e-3, 4e-3),
-    ),
-    "shapes-faster-rcnn": Study(
-        "configs/shapes-faster-rcnn.yaml",
-        {"pap, published": ["--loss", FASTER_RCNN]} | named("ce+l1"),
-        (2e-3, 1e-3, 4e-3),
-    ),
-    "shapes-deformable-detr": Study(
-        "configs/shapes-deformable-detr.yaml",
-        {"pap, RetinaNet's, tied": ["--loss", f"{RETINANET}-tied"]} | named("focal+l1+giou"),
-        (1e-3, 5e-4, 2e-3),
-    ),
+FIGURES = ("AP", "AP50", "AP75", "APs", "APm", "APl")
+# Learning rates of a configuration; of all losses.
+RATES = {
+    "shapes-retinanet": (2e-3, 1e-3, 4e-3),
+    "shapes-retinanet-scratch": (2e-3, 1e-3, 4e-3),
+    "shapes-faster-rcnn": (2e-3, 1e-3, 4e-3),
+    "shapes-deformable-detr": (1e-3, 5e-4, 2e-3),
+    "bccd-retinanet": (1e-3, 2e-3, 4e-3),
+}
+# Box weights of a loss that has one: its own, half and twice that.
+BOX_WEIGHTS = {
+    "focal+l1": (1.0, 0.5, 2.0),
+    "focal+giou": (2.0, 1.0, 4.0),
+    "focal+l1+giou": (1.0, 0.5, 2.0),  # a factor of both
+    "ap+l1": (1.0, 0.5, 2.0),
+    "alrp": (1.0, 0.5, 2.0),
+    "rs": (1.0, 0.5, 2.0),
+    "ce+l1": (1.0, 0.5, 2.0),
+    "ce+giou": (10.0, 5.0, 20.0),
+    "cse-autoloss-a": (10.0, 5.0, 20.0),
 }
 
 
-def run_directory(study: str, loss: str, rate: float, seed: int) -> Path:
-    name = re.sub(r"[^a-z0-9]+", "-", loss.lower())
-    given = STUDIES[study].losses[loss][-1]
-    if given.endswith(".json"):  # another content of the file is another loss
-        name += "-" + hashlib.sha256(Path(given).read_bytes()).hexdigest()[:6]
-    return ROOT / "runs" / f"losses-{study}" / f"{name}-lr{rate:g}-seed{seed}"
+@dataclass(frozen=True)
+class Row:
+    """A line of a table: which loss trains which configuration."""
+
+    label: str
+    config: str
+    loss: str  # as `paploss train --loss` takes it
+    settings: tuple[str, ...] = ()  # further ones, key=value
+    paper: float | None = None  # AP of the paper, on COCO
+
+    @property
+    def name(self) -> str:
+        """The same for the same training, in whatever table."""
+        loss = Path(self.loss).name.removesuffix(".loss.json")
+        if self.loss.endswith(".json"):  # another content of the file is another loss
+            loss += "-" + hashlib.sha256((ROOT / self.loss).read_bytes()).hexdigest()[:6]
+        return "-".join(slug(part) for part in (loss, *self.settings))
 
 
-def train(study: str, loss: str, rate: float, seed: int, extra: list[str]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Choice:
+    """What the evaluation split chooses for a row; a weight of None is the loss's own."""
+
+    rate: float
+    box_weight: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.rate:g}" + (f", box x {self.box_weight:g}" if self.box_weight else "")
+
+
+def slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+RETINANET, FASTER_RCNN, DETR = "shapes-retinanet", "shapes-faster-rcnn", "shapes-deformable-detr"
+SCRATCH, BCCD = "shapes-retinanet-scratch", "bccd-retinanet"
+PUBLISHED, PUBLISHED_FASTER_RCNN = "retinanet-r50-fpn-coco", "faster-rcnn-r50-fpn-coco"
+TIED = "published, f5 tied to f1"
+
+
+def usual(config: str, loss: str, paper: float | None = None) -> Row:
+    return Row(loss, config, loss, paper=paper)
+
+
+def published(config: str, preset: str = PUBLISHED) -> list[Row]:
+    """The parameters of the paper's searches on COCO, and what they are without the trap."""
+    return [Row("published", config, preset), Row(TIED, config, f"{preset}-tied")]
+
+
+def searched(
+    search: str,
+    label: str = "searched",
+    config: str = RETINANET,
+    settings: tuple[str, ...] = (),
+    paper: float | None = None,
+) -> Row:
+    """What experiments/searches.py found."""
+    return Row(label, config, f"results/searches/{search}.loss.json", settings, paper)
+
+
+def substitution(name: str, paper: float | None = None) -> Row:
+    """One hand-made function in all five places."""
+    return Row(name, RETINANET, f"results/losses/{name}.loss.json", paper=paper)
+
+
+def unblocked(row: Row, paper: float) -> Row:
+    """The same loss with the gradient of the denominator."""
+    setting = "loss.block_denominator_gradient=false"
+    return Row(f"{row.label}, not blocked", row.config, row.loss, (setting,), paper)
+
+
+def tables() -> dict[str, list[Row]]:
+    """All tables; differences are to the first row."""
+    best = searched("retinanet", paper=40.5)
+    best_faster_rcnn = searched("faster-rcnn", config=FASTER_RCNN, paper=42.0)
+    best_detr = searched("deformable-detr", config=DETR, paper=45.3)
+    focal = [usual(RETINANET, "focal+giou", 39.2), usual(RETINANET, "focal+l1", 37.5)]
+    return {
+        # The paper's main table: three detectors from the same trained backbone, the same epochs.
+        "retinanet": [
+            best,
+            *published(RETINANET),
+            substitution("linear", 22.9),
+            *focal,
+            usual(RETINANET, "ap+l1", 35.4),
+            usual(RETINANET, "alrp", 39.0),
+            usual(RETINANET, "rs"),
+        ],
+        "faster-rcnn": [
+            best_faster_rcnn,
+            *published(FASTER_RCNN, PUBLISHED_FASTER_RCNN),
+            usual(FASTER_RCNN, "ce+l1", 39.0),
+            usual(FASTER_RCNN, "ce+giou", 39.1),
+            usual(FASTER_RCNN, "alrp", 40.7),
+            usual(FASTER_RCNN, "cse-autoloss-a", 40.4),
+        ],
+        "deformable-detr": [
+            best_detr,
+            Row(f"RetinaNet's, {TIED}", DETR, f"{PUBLISHED}-tied"),
+            usual(DETR, "focal+l1+giou", 43.8),
+        ],
+        # Its ablations.
+        "substitutions": [
+            best,
+            substitution("sigmoid", 3.2),
+            substitution("sqrt", 2.3),
+            substitution("linear", 22.9),
+            substitution("square", 36.4),
+        ],
+        "functions-and-scale": [
+            searched("retinanet", "separate, scale", paper=40.5),
+            searched("retinanet-no-scale", "separate, scale 1", paper=39.4),
+            searched("retinanet-shared", "shared, scale", paper=37.8),
+            searched("retinanet-shared-no-scale", "shared, scale 1"),
+        ],
+        "localization": [
+            searched("retinanet", "GIoU", paper=40.5),
+            searched("retinanet-iou", "IoU", settings=("loss.localization=iou",), paper=38.1),
+            searched("retinanet-l1", "L1", settings=("loss.localization=l1",), paper=40.0),
+        ],
+        "segments": [
+            searched("retinanet", "5 segments", paper=40.5),
+            searched("retinanet-3-segments", "3 segments", paper=34.2),
+            searched("retinanet-7-segments", "7 segments", paper=40.3),
+        ],
+        "denominator": [
+            row
+            for blocked, name, paper in (
+                (best, "RetinaNet", 0.8),
+                (best_faster_rcnn, "Faster R-CNN", 29.5),
+                (best_detr, "Deformable DETR", 27.8),
+            )
+            for row in (
+                Row(f"{name}, blocked", blocked.config, blocked.loss, (), blocked.paper),
+                unblocked(Row(name, blocked.config, blocked.loss), paper),
+            )
+        ],
+        "safe": [best, searched("retinanet-safe", "searched, safe space"), *published(RETINANET)],
+        "samplers": [best, searched("retinanet-cmaes", "searched, CMA-ES")],
+        # Other data, and no trained backbone.
+        "bccd": [
+            *published(BCCD),
+            searched("bccd", "searched on BCCD", BCCD),
+            searched("retinanet", "searched on shapes", BCCD),
+            usual(BCCD, "focal+giou"),
+            usual(BCCD, "focal+l1"),
+        ],
+        "scratch": [
+            *published(SCRATCH),
+            usual(SCRATCH, "focal+giou"),
+            usual(SCRATCH, "focal+l1"),
+        ],
+    }
+
+
+def train(row: Row, choice: Choice, seed: int, extra: list[str]) -> dict[str, Any]:
     """The result of one run; trains it unless it is there."""
-    run = run_directory(study, loss, rate, seed)
-    result = ROOT / "results/runs" / run.parent.name / f"{run.name}.json"
-    result.parent.mkdir(parents=True, exist_ok=True)
-    if not result.exists():
-        settings = STUDIES[study]
-        command = [
-            sys.executable,
-            "-m",
-            "paploss",
-            "train",
-            settings.config,
-            *settings.losses[loss],
-        ]
-        command += ["--lr", str(rate), "--seed", str(seed), "--run", str(run), "--json", *extra]
+    weight = f"-box{choice.box_weight:g}" if choice.box_weight else ""
+    run = ROOT / "runs" / row.config / f"{row.name}-lr{choice.rate:g}{weight}-seed{seed}"
+    kept = ROOT / "results/runs" / row.config / f"{run.name}.json"
+    if not kept.exists():
+        settings = list(row.settings)
+        if choice.box_weight:
+            settings.append(f"loss.box_weight={choice.box_weight}")
+        command = [sys.executable, "-m", "paploss", "train", f"configs/{row.config}.yaml"]
+        command += ["--loss", row.loss, "--lr", str(choice.rate), "--seed", str(seed)]
+        command += [part for setting in settings for part in ("--set", setting)]
+        command += ["--run", str(run), "--json", *extra]
         # One thread a run, two runs at a time: cheaper than two threads on one run.
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        kept.parent.mkdir(parents=True, exist_ok=True)
         if done.returncode != 0:
             message = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "failed"
             if "the loss" not in message:  # not a collapse, which is a result
                 raise RuntimeError(f"{run}: {message}")
-            result.write_text(json.dumps({"collapsed": message}) + "\n")
+            kept.write_text(json.dumps({"collapsed": message}) + "\n")
         else:
-            shutil.copy(run / "evaluation.json", result)
-        print(
-            f"{run.name}: {json.loads(result.read_text()).get('evaluation', {}).get('metrics', {}).get('AP', 'collapsed')}",
-            flush=True,
-        )
-    content: dict[str, Any] = json.loads(result.read_text())
+            shutil.copy(run / "evaluation.json", kept)
+        result = json.loads(kept.read_text())
+        print(f"{row.config} {run.name}: {100 * ap(result):.1f}", flush=True)
+    content: dict[str, Any] = json.loads(kept.read_text())
     return content
 
 
-def ap_on_evaluation(result: dict[str, Any]) -> float:
-    return result["evaluation"]["metrics"]["AP"] if "evaluation" in result else 0.0
+def ap(result: dict[str, Any], split: str = "evaluation", figure: str = "AP") -> float:
+    return result[split]["metrics"][figure] if split in result else 0.0  # collapsed
+
+
+def line(row: Row, extra: list[str]) -> dict[str, Any]:
+    """All runs of a row: its choices on the evaluation split, then its seeds on the test split."""
+    tried = {c: ap(train(row, c, 0, extra)) for c in (Choice(r) for r in RATES[row.config])}
+    best = max(tried, key=lambda choice: tried[choice])
+    for weight in BOX_WEIGHTS.get(row.loss, ())[1:]:
+        choice = Choice(best.rate, weight)
+        tried[choice] = ap(train(row, choice, 0, extra))
+    best = max(tried, key=lambda choice: tried[choice])
+    runs = [train(row, best, seed, extra) for seed in SEEDS]
+    content: dict[str, Any] = {
+        "label": row.label,
+        "config": row.config,
+        "loss": row.loss,
+        "settings": row.settings,
+        "chosen": str(best),
+        "paper": row.paper,
+        "tried_on_evaluation": {str(choice): 100 * value for choice, value in tried.items()},
+        "collapsed": sum("collapsed" in run for run in runs),
+    }
+    for figure in FIGURES:
+        content[figure] = [100 * ap(run, "test", figure) for run in runs]
+    finished = [run for run in runs if "test" in run]
+    if finished:
+        content["per_class"] = {
+            name: statistics.mean(100 * run["test"]["per_class"][name] for run in finished)
+            for name in finished[0]["test"]["per_class"]
+        }
+        content["seconds"] = statistics.mean(run["seconds"] for run in finished)
+        content["calibration"] = [
+            statistics.mean(
+                run["calibration"]["test"][f"expected_error_{when}"] for run in finished
+            )
+            for when in ("before", "after")
+        ]
+    return content
+
+
+def difference(values: list[float], reference: list[float]) -> str:
+    """Mean of the differences by seed, with a 95% interval by Student's t."""
+    pairs = [a - b for a, b in zip(values, reference, strict=True)]
+    half = student.ppf(0.975, len(pairs) - 1) * statistics.stdev(pairs) / len(pairs) ** 0.5
+    return f"{statistics.mean(pairs):+.1f} ± {half:.1f}"
+
+
+def write(name: str, rows: list[dict[str, Any]], missing: list[str]) -> None:
+    command = f"python experiments/losses.py {name}"
+    content = {
+        "command": command,
+        "machine": f"{platform.machine()}, one thread a run",
+        "seeds": SEEDS,
+        "rows": rows,
+    }
+    folder = ROOT / "results/tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    configs = ", ".join(f"`configs/{c}.yaml`" for c in dict.fromkeys(r["config"] for r in rows))
+    seeds = ", ".join(map(str, SEEDS))
+    lines = [
+        f"# {name.replace('-', ' ').capitalize()}",
+        "",
+        f"`{command}`, {configs}; {platform.machine()}, CPU, one thread a run. Test split, mean ±"
+        f" standard deviation over seeds {seeds}; *difference* to the first row by seed, mean ± half a"
+        " 95% interval (Student's t).",
+        "",
+    ]
+    with_paper = any(row["paper"] for row in rows)
+    head = ["loss", *FIGURES, "difference", "s a run"] + ["paper, COCO"] * with_paper
+    lines += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for row in rows:
+        cells = [row["label"]]
+        cells += [
+            f"{statistics.mean(row[f]):.1f} ± {statistics.stdev(row[f]):.1f}" for f in FIGURES
+        ]
+        cells.append("" if row is rows[0] else difference(row["AP"], rows[0]["AP"]))
+        cells.append(f"{row['seconds']:.0f}" if "seconds" in row else "-")
+        if with_paper:
+            cells.append(f"{row['paper']:.1f}" if row["paper"] else "")
+        lines.append("| " + " | ".join(cells) + " |")
+    for row in rows:
+        if row["collapsed"]:
+            lines += ["", f"{row['label']}: {row['collapsed']} of {len(SEEDS)} collapsed, AP 0."]
+    if missing:
+        lines += ["", f"Not searched yet: {', '.join(missing)}."]
+    finished = [row for row in rows if "per_class" in row]
+    classes = list(finished[0]["per_class"])
+    lines += ["", "AP by class, and calibration error before and after calibration:", ""]
+    lines.append("| loss | " + " | ".join([*classes, "before", "after"]) + " |")
+    lines.append("|---" * (len(classes) + 3) + "|")
+    for row in finished:
+        values = [f"{row['per_class'][c]:.1f}" for c in classes]
+        values += [f"{value:.3f}" for value in row["calibration"]]
+        lines.append(f"| {row['label']} | " + " | ".join(values) + " |")
+    lines += [
+        "",
+        "AP on the evaluation split (seed 0) by learning rate, from which was chosen:",
+        "",
+    ]
+    for row in rows:
+        tried = "; ".join(
+            f"{choice}: {value:.1f}" for choice, value in row["tried_on_evaluation"].items()
+        )
+        lines.append(f"- {row['label']}: {tried} → **{row['chosen']}**")
+    (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
 
 
 def main() -> None:
+    made = tables()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("tables", nargs="+", choices=made)
     parser.add_argument("--data")
     parser.add_argument("--weights")
     parser.add_argument("--jobs", type=int, default=2)
@@ -151,115 +358,12 @@ def main() -> None:
     extra = ["--data", options.data] if options.data else []
     if options.weights:
         extra += ["--set", f"detector.weights={options.weights}"]
-    study = STUDIES[options.study]
-
-    with ThreadPoolExecutor(options.jobs) as pool:
-        grid = [(loss, rate) for rate in study.rates for loss in study.losses]
-        tuned = dict(
-            zip(
-                grid,
-                pool.map(lambda g: train(options.study, g[0], g[1], 0, extra), grid),
-                strict=True,
-            )
-        )
-        best = {
-            loss: max(study.rates, key=lambda rate: ap_on_evaluation(tuned[loss, rate]))
-            for loss in study.losses
-        }
-        final = [(loss, seed) for loss in study.losses for seed in SEEDS]
-        results = dict(
-            zip(
-                final,
-                pool.map(lambda f: train(options.study, f[0], best[f[0]], f[1], extra), final),
-                strict=True,
-            )
-        )
-    write(options.study, study, tuned, best, results)
-
-
-def write(
-    name: str,
-    study: Study,
-    tuned: dict[tuple[str, float], dict[str, Any]],
-    best: dict[str, float],
-    results: dict[tuple[str, int], dict[str, Any]],
-) -> None:
-    figures = ("AP", "AP50", "AP75", "APs", "APm", "APl")
-    rows = []
-    for loss in study.losses:
-        runs = [results[loss, seed] for seed in SEEDS]
-        row: dict[str, Any] = {"loss": loss, "learning_rate": best[loss]}
-        for figure in figures:
-            values = [100 * run["test"]["metrics"][figure] for run in runs]
-            row[figure] = [statistics.mean(values), statistics.stdev(values), values]
-        classes = runs[0]["test"]["per_class"]
-        row["per_class"] = {
-            c: statistics.mean(100 * run["test"]["per_class"][c] for run in runs) for c in classes
-        }
-        row["seconds"] = statistics.mean(run["seconds"] for run in runs)
-        if "calibration" in runs[0]:
-            row["calibration"] = [
-                [run["calibration"]["test"][f"expected_error_{when}"] for run in runs]
-                for when in ("before", "after")
-            ]
-        rows.append(row)
-    grid = {f"{loss} @ {rate:g}": 100 * ap_on_evaluation(r) for (loss, rate), r in tuned.items()}
-    command = f"python experiments/losses.py {name}"
-    content = {
-        "command": command,
-        "config": study.config,
-        "machine": f"{platform.machine()}, one thread a run",
-        "seeds": SEEDS,
-        "grid_on_evaluation": grid,
-        "test": rows,
-    }
-    (ROOT / f"results/losses_{name}.json").write_text(json.dumps(content, indent=1) + "\n")
-    lines = [
-        f"# Losses on {name}",
-        "",
-        f"`{command}`, `{study.config}`; {platform.machine()}, CPU. Mean and standard deviation over"
-        f" seeds {', '.join(map(str, SEEDS))} on the test split; learning rate from"
-        f" {', '.join(f'{rate:g}' for rate in study.rates)} by AP on the evaluation split, seed 0.",
-        "",
-        "| loss | rate | " + " | ".join(figures) + " | s a run |",
-        "|---|---|" + "---|" * (len(figures) + 1),
-    ]
-    for row in rows:
-        cells = " | ".join(f"{row[f][0]:.1f} ± {row[f][1]:.1f}" for f in figures)
-        lines.append(
-            f"| {row['loss']} | {row['learning_rate']:g} | {cells} | {row['seconds']:.0f} |"
-        )
-    lines += ["", "AP by class:", "", "| loss | " + " | ".join(rows[0]["per_class"]) + " |"]
-    lines.append("|---|" + "---|" * len(rows[0]["per_class"]))
-    for row in rows:
-        lines.append(
-            f"| {row['loss']} | " + " | ".join(f"{v:.1f}" for v in row["per_class"].values()) + " |"
-        )
-    lines += [
-        "",
-        "AP on the evaluation split by learning rate (seed 0), from which the rate was chosen:",
-        "",
-    ]
-    lines.append("| loss | " + " | ".join(f"{rate:g}" for rate in study.rates) + " |")
-    lines.append("|---|" + "---|" * len(study.rates))
-    for loss in study.losses:
-        lines.append(
-            f"| {loss} | "
-            + " | ".join(f"{grid[f'{loss} @ {rate:g}']:.1f}" for rate in study.rates)
-            + " |"
-        )
-    calibrated = [row for row in rows if "calibration" in row]
-    if calibrated:
-        lines += [
-            "",
-            "Expected calibration error on the test split, before and after calibration (mean of seeds):",
-            "",
-        ]
-        lines += ["| loss | before | after |", "|---|---|---|"]
-        for row in calibrated:
-            before, after = (statistics.mean(v) for v in row["calibration"])
-            lines.append(f"| {row['loss']} | {before:.3f} | {after:.3f} |")
-    (ROOT / f"results/losses_{name}.md").write_text("\n".join(lines) + "\n")
+    for name in options.tables:
+        there = [r for r in made[name] if not r.loss.endswith(".json") or (ROOT / r.loss).exists()]
+        missing = [row.label for row in made[name] if row not in there]
+        with ThreadPoolExecutor(options.jobs) as pool:
+            rows = list(pool.map(lambda row: line(row, extra), there))
+        write(name, rows, missing)
 
 
 if __name__ == "__main__":

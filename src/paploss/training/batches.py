@@ -57,7 +57,8 @@ class _Seeded(Dataset[Any]):
     def __getitem__(self, key: _Key) -> Any:
         state = np.random.SeedSequence((self.seed, *key)).generate_state(1)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(state[0]))
+            # Not torch.manual_seed, which also queues a call for each kind of device: 1 ms an image.
+            torch.default_generator.manual_seed(int(state[0]))
             return self.dataset[key[1]]
 
 
