@@ -21,7 +21,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -324,7 +324,7 @@ def write(name: str, rows: list[dict[str, Any]], missing: list[str]) -> None:
         if row["collapsed"]:
             lines += ["", f"{row['label']}: {row['collapsed']} of {len(SEEDS)} collapsed, AP 0."]
     if missing:
-        lines += ["", f"Not searched yet: {', '.join(missing)}."]
+        lines += ["", f"Not there yet: {', '.join(missing)}."]
     finished = [row for row in rows if "per_class" in row]
     classes = list(finished[0]["per_class"])
     lines += ["", "AP by class, and calibration error before and after calibration:", ""]
@@ -359,11 +359,19 @@ def main() -> None:
     if options.weights:
         extra += ["--set", f"detector.weights={options.weights}"]
     for name in options.tables:
-        there = [r for r in made[name] if not r.loss.endswith(".json") or (ROOT / r.loss).exists()]
-        missing = [row.label for row in made[name] if row not in there]
-        with ThreadPoolExecutor(options.jobs) as pool:
-            rows = list(pool.map(lambda row: line(row, extra), there))
-        write(name, rows, missing)
+        compare(name, made[name], extra, options.jobs)
+
+
+def compare(name: str, rows: list[Row], extra: list[str], jobs: int) -> None:
+    """Make a table; it is written anew with every row that is complete."""
+    there = [r for r in rows if not r.loss.endswith(".json") or (ROOT / r.loss).exists()]
+    done: dict[Row, dict[str, Any]] = {}
+    with ThreadPoolExecutor(jobs) as pool:
+        begun = {pool.submit(line, row, extra): row for row in there}
+        for future in as_completed(begun):
+            done[begun[future]] = future.result()
+            missing = [row.label for row in rows if row not in done]
+            write(name, [done[row] for row in rows if row in done], missing)
 
 
 if __name__ == "__main__":

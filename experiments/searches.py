@@ -26,8 +26,23 @@ RETINANET = "configs/shapes-retinanet-search.yaml"
 # Name: configuration, and what differs from it.
 SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
     "retinanet": (RETINANET, {}),
+    "faster-rcnn": ("configs/shapes-faster-rcnn-search.yaml", {}),
+    "deformable-detr": ("configs/shapes-deformable-detr-search.yaml", {}),
+    "bccd": ("configs/bccd-retinanet-search.yaml", {}),
     "retinanet-cmaes": (RETINANET, {"sampler.name": "cmaes"}),
+    "retinanet-random": (RETINANET, {"sampler.name": "random"}),
+    "retinanet-warm": (
+        RETINANET,
+        {"space.init": "retinanet-r50-fpn-coco-tied", "sampler.sigma": 0.1},
+    ),
     "retinanet-safe": (RETINANET, {"space.safe": True}),
+    "retinanet-no-scale": (RETINANET, {"space.fixed": ["scale"]}),
+    "retinanet-shared": (RETINANET, {"space.shared": True}),
+    "retinanet-shared-no-scale": (RETINANET, {"space.shared": True, "space.fixed": ["scale"]}),
+    "retinanet-iou": (RETINANET, {"train.loss.localization": "iou"}),
+    "retinanet-l1": (RETINANET, {"train.loss.localization": "l1"}),
+    "retinanet-3-segments": (RETINANET, {"space.segments": 3}),
+    "retinanet-7-segments": (RETINANET, {"space.segments": 7}),
 }
 
 
