@@ -233,22 +233,22 @@ def train(row: Row, choice: Choice, seed: int, extra: list[str]) -> dict[str, An
         else:
             shutil.copy(run / "evaluation.json", kept)
         result = json.loads(kept.read_text())
-        print(f"{row.config} {run.name}: {100 * ap(result):.1f}", flush=True)
+        print(f"{row.config} {run.name}: {100 * metric(result):.1f}", flush=True)
     content: dict[str, Any] = json.loads(kept.read_text())
     return content
 
 
-def ap(result: dict[str, Any], split: str = "evaluation", figure: str = "AP") -> float:
+def metric(result: dict[str, Any], split: str = "evaluation", figure: str = "AP") -> float:
     return result[split]["metrics"][figure] if split in result else 0.0  # collapsed
 
 
 def line(row: Row, extra: list[str]) -> dict[str, Any]:
     """All runs of a row: its choices on the evaluation split, then its seeds on the test split."""
-    tried = {c: ap(train(row, c, 0, extra)) for c in (Choice(r) for r in RATES[row.config])}
+    tried = {c: metric(train(row, c, 0, extra)) for c in (Choice(r) for r in RATES[row.config])}
     best = max(tried, key=lambda choice: tried[choice])
     for weight in BOX_WEIGHTS.get(row.loss, ())[1:]:
         choice = Choice(best.rate, weight)
-        tried[choice] = ap(train(row, choice, 0, extra))
+        tried[choice] = metric(train(row, choice, 0, extra))
     best = max(tried, key=lambda choice: tried[choice])
     runs = [train(row, best, seed, extra) for seed in SEEDS]
     content: dict[str, Any] = {
@@ -262,7 +262,7 @@ def line(row: Row, extra: list[str]) -> dict[str, Any]:
         "collapsed": sum("collapsed" in run for run in runs),
     }
     for figure in FIGURES:
-        content[figure] = [100 * ap(run, "test", figure) for run in runs]
+        content[figure] = [100 * metric(run, "test", figure) for run in runs]
     finished = [run for run in runs if "test" in run]
     if finished:
         content["per_class"] = {
@@ -351,6 +351,7 @@ def main() -> None:
     made = tables()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", choices=made)
+    parser.add_argument("--rows", nargs="+", help="only these, by label; all others come later")
     parser.add_argument("--data")
     parser.add_argument("--weights")
     parser.add_argument("--jobs", type=int, default=2)
@@ -359,12 +360,13 @@ def main() -> None:
     if options.weights:
         extra += ["--set", f"detector.weights={options.weights}"]
     for name in options.tables:
-        compare(name, made[name], extra, options.jobs)
+        wanted = [row for row in made[name] if not options.rows or row.label in options.rows]
+        compare(name, made[name], wanted, extra, options.jobs)
 
 
-def compare(name: str, rows: list[Row], extra: list[str], jobs: int) -> None:
+def compare(name: str, rows: list[Row], wanted: list[Row], extra: list[str], jobs: int) -> None:
     """Make a table; it is written anew with every row that is complete."""
-    there = [r for r in rows if not r.loss.endswith(".json") or (ROOT / r.loss).exists()]
+    there = [r for r in wanted if not r.loss.endswith(".json") or (ROOT / r.loss).exists()]
     done: dict[Row, dict[str, Any]] = {}
     with ThreadPoolExecutor(jobs) as pool:
         begun = {pool.submit(line, row, extra): row for row in there}

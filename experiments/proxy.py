@@ -2,7 +2,7 @@
 
 Losses of many kinds, from f(x) = x to the published shapes and random changes of them, are each given
 the short training of the search (three seeds) and the full one (seed 0, AP on the test split).
-Finished ones are kept in results/runs/proxy and not run again, so the command can be repeated.
+Finished ones are kept in results/runs and not run again, so the command can be repeated.
 
     python experiments/proxy.py     # results/proxy.{json,md}, docs/figures/proxy.png
 """
@@ -12,38 +12,42 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import platform
 import statistics
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from losses import PUBLISHED, RETINANET, Choice, Row, metric, train
 from scipy.stats import spearmanr
 
 from paploss import LossParameters, load_preset
-from paploss.loss.parameters import save_heads
 from paploss.search.config import SearchConfig, load_search_config
 from paploss.search.executors import Trial, make_executor, run_all
-from paploss.search.final import FinalJob, final_task
-from paploss.training.config import LossConfig
+from paploss.training.loop import load_parameters
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "results/runs/proxy"
 SEEDS = (0, 1, 2)
 
 
-def losses() -> dict[str, LossParameters]:
-    """Fourteen losses: hand-made ones, the published ones, and random changes of these."""
-    published = load_preset("retinanet-r50-fpn-coco")
-    tied = load_preset("retinanet-r50-fpn-coco-tied")
-    made = {name: LossParameters.substitution(name) for name in ("sqrt", "linear", "square")}
-    made |= {"published": published, "tied": tied}
-    made["tied, scale 1"] = LossParameters(tied.functions, 1.0)
+def losses() -> dict[str, str]:
+    """Fourteen losses by label, as presets or files: hand-made, published, and random changes."""
+    made = {name: f"results/losses/{name}.loss.json" for name in ("sqrt", "linear", "square")}
+    made |= {"published": PUBLISHED, "tied": f"{PUBLISHED}-tied"}
+    tied = load_preset(f"{PUBLISHED}-tied")
+    changed = {"tied, scale 1": LossParameters(tied.functions, 1.0)}
     rng = np.random.default_rng(0)
     start = tied.to_vector()
     for number, sigma in enumerate((0.03, 0.05, 0.05, 0.08, 0.08, 0.12, 0.12, 0.2)):
         vector = np.clip(start + sigma * rng.standard_normal(start.size), 0.01, 0.99)
-        made[f"tied + {sigma:g} ({number})"] = LossParameters.from_vector(vector, segments=5)
+        changed[f"tied + {sigma:g} ({number})"] = LossParameters.from_vector(vector, segments=5)
+    for number, (label, parameters) in enumerate(changed.items()):
+        made[label] = f"results/losses/tied-changed-{number}.loss.json"
+        if not (ROOT / made[label]).exists():
+            parameters.save(ROOT / made[label])
     return made
 
 
@@ -56,10 +60,10 @@ def keep(name: str, content: dict[str, Any] | None = None) -> dict[str, Any] | N
     return json.loads(file.read_text()) if file.exists() else None
 
 
-def rewards(config: SearchConfig, made: dict[str, LossParameters]) -> None:
+def rewards(config: SearchConfig, made: dict[str, str]) -> None:
     names = [(loss, seed) for loss in made for seed in SEEDS]
     jobs = [
-        Trial(key, {"detector": made[loss]}, seed)
+        Trial(key, load_parameters(made[loss]), seed)
         for key, (loss, seed) in enumerate(names)
         if keep(f"{list(made).index(loss):02}-proxy-seed{seed}") is None
     ]
@@ -71,32 +75,22 @@ def rewards(config: SearchConfig, made: dict[str, LossParameters]) -> None:
             print(loss, seed, outcome, flush=True)
 
 
-def full_training(config: SearchConfig, made: dict[str, LossParameters], work: Path) -> None:
-    work.mkdir(parents=True, exist_ok=True)
-    jobs = []
-    for key, parameters in enumerate(made.values()):
-        if keep(f"{key:02}-full") is not None:
-            continue
-        file = work / f"{key:02}.loss.json"
-        save_heads({"detector": parameters}, file)
-        train = config.train.model_copy(update={"loss": LossConfig(parameters=str(file))})
-        jobs.append(FinalJob(key, str(work / f"{key:02}"), train.model_dump_json()))
-    with contextlib.closing(make_executor(config, final_task)) as executor:
-        for key, outcome in run_all(jobs, executor):
-            loss = list(made)[key]
-            evaluation = work / f"{key:02}/evaluation.json"
-            done = outcome.state == "complete"
-            ap = json.loads(evaluation.read_text())["test"]["metrics"]["AP"] if done else 0.0
-            keep(f"{key:02}-full", {"loss": loss, "AP": ap, "state": outcome.state})
-            print(loss, outcome, f"test AP {ap:.3f}", flush=True)
+def full_training(config: SearchConfig, made: dict[str, str], workers: int) -> dict[str, float]:
+    """AP on the test split by loss."""
+    choice = Choice(config.train.optimizer.learning_rate)
+    rows = [Row(label, RETINANET, loss) for label, loss in made.items()]
+    with ThreadPoolExecutor(workers) as pool:
+        results = pool.map(lambda row: train(row, choice, 0, []), rows)
+        return {
+            row.label: metric(result, "test") for row, result in zip(rows, results, strict=True)
+        }
 
 
-def write(made: dict[str, LossParameters], config: str) -> None:
+def write(made: dict[str, str], full: dict[str, float], config: str) -> None:
     rows = []
     for key, loss in enumerate(made):
         proxy = [keep(f"{key:02}-proxy-seed{seed}") or {} for seed in SEEDS]
-        full = keep(f"{key:02}-full") or {}
-        rows.append((loss, [100 * p["reward"] for p in proxy], 100 * full["AP"]))
+        rows.append((loss, [100 * p["reward"] for p in proxy], 100 * full[loss]))
     first = [r[1][0] for r in rows]
     means = [statistics.mean(r[1]) for r in rows]
     full_ap = [r[2] for r in rows]
@@ -168,15 +162,14 @@ def draw(rows: list[tuple[str, list[float], float]], correlation: float) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", default="configs/shapes-retinanet-search.yaml")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--work", type=Path, default=ROOT / "runs/proxy")
     options = parser.parse_args()
-    config = load_search_config(ROOT / options.config, {"executor.workers": options.workers})
+    os.chdir(ROOT)  # files of losses are named from there
+    config_file = f"configs/{RETINANET}-search.yaml"
+    config = load_search_config(config_file, {"executor.workers": options.workers})
     made = losses()
     rewards(config, made)
-    full_training(config, made, options.work)
-    write(made, options.config)
+    write(made, full_training(config, made, options.workers), config_file)
 
 
 if __name__ == "__main__":
