@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torchvision.models.detection import RetinaNet
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 
@@ -36,6 +37,17 @@ def build_retinanet(config: RetinaNetConfig, classes: int, criteria: Criteria) -
         detections_per_img=100,
         topk_candidates=config.candidates,
     )
+    for head in (model.head.classification_head, model.head.regression_head):
+        _start(head.conv, config.head_std)
     model.transform = ResizeForEvaluation(config.short_side, config.long_side)
     # Convolutions follow the layout of their weights; this one is a fifth faster on CPU.
     return attach(model.to(memory_format=torch.channels_last), criteria)
+
+
+def _start(layers: nn.Module, std: float | None) -> None:
+    """Fresh weights for the hidden convolutions of a head."""
+    for layer in layers.modules():
+        if isinstance(layer, nn.Conv2d) and std is None:
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        elif isinstance(layer, nn.Conv2d) and std is not None:
+            nn.init.normal_(layer.weight, std=std)
