@@ -1,9 +1,11 @@
 """Search losses for the tiny detectors and keep what was found.
 
 Each search is resumable: its study stays in runs/searches/NAME, and the same command goes on. What it
-found is kept in results/searches: NAME.loss.json, and NAME.json with the rewards of all trials.
+found is kept in results/searches: NAME.loss.json, and NAME.json with the rewards of all trials. One
+that is there is not run again.
 
     python experiments/searches.py retinanet [retinanet-safe ...] [--workers 2]
+    python experiments/searches.py algorithms       # all of its searches
 """
 
 from __future__ import annotations
@@ -43,6 +45,20 @@ SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
     "retinanet-3-segments": (RETINANET, {"space.segments": 3}),
     "retinanet-7-segments": (RETINANET, {"space.segments": 7}),
 }
+# Search algorithms, four times each, with a trial short enough for twenty-four searches.
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "ppo2": {},
+    "random": {"sampler.name": "random"},
+    "tpe": {"sampler.name": "tpe"},
+    "cmaes": {"sampler.name": "cmaes"},
+    "gp": {"sampler.name": "gp"},
+    "ppo2-warm": {"space.init": "retinanet-r50-fpn-coco", "sampler.sigma": 0.1},
+}
+SHORT = {"proxy.fraction": 0.25, "proxy.evaluation_fraction": 0.5, "finalists.seeds": 1}
+for algorithm, own in ALGORITHMS.items():
+    for seed in range(4):
+        settings = SHORT | own | {"sampler.seed": seed}
+        SEARCHES[f"algorithms/{algorithm}-{seed}"] = (RETINANET, settings)
 
 
 def search(name: str, workers: int) -> None:
@@ -82,7 +98,7 @@ def search(name: str, workers: int) -> None:
         "rewards": rewards,
         "problems": made.problems(),
     }
-    KEPT.mkdir(parents=True, exist_ok=True)
+    (KEPT / name).parent.mkdir(parents=True, exist_ok=True)
     (KEPT / f"{name}.json").write_text(json.dumps(content) + "\n")
     found_file = ROOT / "runs/searches" / name / "best.loss.json"
     (KEPT / f"{name}.loss.json").write_text(found_file.read_text())
@@ -90,11 +106,14 @@ def search(name: str, workers: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="+", choices=SEARCHES)
+    groups = sorted({name.partition("/")[0] for name in SEARCHES})
+    parser.add_argument("names", nargs="+", choices=groups)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    for name in options.names:
-        search(name, options.workers)
+    for name in SEARCHES:
+        wanted = name.partition("/")[0] in options.names
+        if wanted and not (KEPT / f"{name}.json").exists():
+            search(name, options.workers)
 
 
 if __name__ == "__main__":
