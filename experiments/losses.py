@@ -270,10 +270,10 @@ def line(row: Row, extra: list[str]) -> dict[str, Any]:
             for name in finished[0]["test"]["per_class"]
         }
         content["seconds"] = statistics.mean(run["seconds"] for run in finished)
+    if finished and "calibration" in finished[0]:  # ranking losses only
+        errors = [run["calibration"]["test"] for run in finished]
         content["calibration"] = [
-            statistics.mean(
-                run["calibration"]["test"][f"expected_error_{when}"] for run in finished
-            )
+            statistics.mean(error[f"expected_error_{when}"] for error in errors)
             for when in ("before", "after")
         ]
     return content
@@ -332,7 +332,7 @@ def write(name: str, rows: list[dict[str, Any]], missing: list[str]) -> None:
     lines.append("|---" * (len(classes) + 3) + "|")
     for row in finished:
         values = [f"{row['per_class'][c]:.1f}" for c in classes]
-        values += [f"{value:.3f}" for value in row["calibration"]]
+        values += [f"{value:.3f}" for value in row.get("calibration", [])] or ["", ""]
         lines.append(f"| {row['label']} | " + " | ".join(values) + " |")
     lines += [
         "",
