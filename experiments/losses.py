@@ -83,6 +83,22 @@ class Choice:
         return f"{self.rate:g}" + (f", box x {self.box_weight:g}" if self.box_weight else "")
 
 
+TITLES = {
+    "retinanet": "RetinaNet on shapes",
+    "faster-rcnn": "Faster R-CNN on shapes",
+    "deformable-detr": "Deformable DETR on shapes",
+    "substitutions": "Searched and hand-made functions",
+    "functions-and-scale": "Shared or separate functions, with and without the gradient scale",
+    "localization": "What a box's quality is measured by",
+    "segments": "Segments of a function",
+    "denominator": "Gradient of the denominator, blocked or not",
+    "safe": "Free space, safe space, and the published parameters",
+    "samplers": "What PPO2 and CMA-ES found",
+    "bccd": "RetinaNet on blood cells (BCCD)",
+    "scratch": "RetinaNet on shapes, nothing trained before",
+}
+
+
 def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
@@ -300,7 +316,7 @@ def write(name: str, rows: list[dict[str, Any]], missing: list[str]) -> None:
     configs = ", ".join(f"`configs/{c}.yaml`" for c in dict.fromkeys(r["config"] for r in rows))
     seeds = ", ".join(map(str, SEEDS))
     lines = [
-        f"# {name.replace('-', ' ').capitalize()}",
+        f"# {TITLES[name]}",
         "",
         f"`{command}`, {configs}; {platform.machine()}, CPU, one thread a run. Test split, mean ±"
         f" standard deviation over seeds {seeds}; *difference* to the first row by seed, mean ± half a"
