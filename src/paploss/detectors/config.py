@@ -68,7 +68,7 @@ class _AnchoredDetector(_Detector):
 class RetinaNetConfig(_AnchoredDetector):
     usual_loss: ClassVar[str] = "focal+l1"
     sizes: ClassVar[dict[str, dict[str, Any]]] = {
-        "tiny": {"levels": 4, "anchor_scale": 2.0, "candidates": 300, "head_std": None},
+        "tiny": {"levels": 4, "anchor_scale": 2.0, "candidates": 300, "head_std": 0.03},
         "r50": {"levels": 5, "anchor_scale": 4.0, "candidates": 1000, "head_std": 0.01},
     }
 
@@ -77,9 +77,9 @@ class RetinaNetConfig(_AnchoredDetector):
     scales_per_octave: int = Field(default=2, ge=1)
     nms_threshold: float = Field(default=0.6, gt=0, le=1)
     candidates: int = Field(ge=1)  # of an image and level that non-maximum suppression sees
-    # Of the fresh hidden layers of the heads; as suits their width (He) if None. The usual 0.01 is for
-    # 256 channels: with 64, next to nothing comes through four layers, and AP half as high at first.
-    head_std: float | None = Field(gt=0)
+    # Of the fresh weights of the heads' hidden layers. The usual 0.01 is for 256 channels: through four
+    # layers of 64 a thousandth of the signal is left, and a short training learns half as much.
+    head_std: float = Field(gt=0)
 
 
 class FasterRCNNConfig(_AnchoredDetector):

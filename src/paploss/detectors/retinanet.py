@@ -38,16 +38,9 @@ def build_retinanet(config: RetinaNetConfig, classes: int, criteria: Criteria) -
         topk_candidates=config.candidates,
     )
     for head in (model.head.classification_head, model.head.regression_head):
-        _start(head.conv, config.head_std)
+        for layer in head.conv.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.normal_(layer.weight, std=config.head_std)
     model.transform = ResizeForEvaluation(config.short_side, config.long_side)
     # Convolutions follow the layout of their weights; this one is a fifth faster on CPU.
     return attach(model.to(memory_format=torch.channels_last), criteria)
-
-
-def _start(layers: nn.Module, std: float | None) -> None:
-    """Fresh weights for the hidden convolutions of a head."""
-    for layer in layers.modules():
-        if isinstance(layer, nn.Conv2d) and std is None:
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-        elif isinstance(layer, nn.Conv2d) and std is not None:
-            nn.init.normal_(layer.weight, std=std)
