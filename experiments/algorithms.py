@@ -1,0 +1,75 @@
+"""Which algorithm searches best? The searches of `searches.py algorithms` as a table and a picture.
+
+python experiments/searches.py algorithms
+python experiments/algorithms.py     # results/tables/algorithms.md, docs/figures/algorithms.png
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from searches import ALGORITHMS, KEPT, ROOT
+
+MARKS = (40, 80, 120, 160)
+LABELS = {
+    "ppo2": "PPO2",
+    "random": "random",
+    "tpe": "TPE",
+    "cmaes": "CMA-ES",
+    "gp": "Gaussian process",
+    "ppo2-warm": "PPO2 from the published loss",
+}
+
+
+def best_so_far(algorithm: str) -> np.ndarray:
+    """Best reward by number of trials, a row a repeat; no rows where nothing was run."""
+    files = sorted((KEPT / "algorithms").glob(f"{algorithm}-[0-9].json"))
+    rewards = [json.loads(file.read_text())["rewards"] for file in files]
+    return 100 * np.maximum.accumulate(np.array(rewards).reshape(len(rewards), -1), 1)
+
+
+def main() -> None:
+    curves = {name: best_so_far(name) for name in ALGORITHMS}
+    curves = {name: rows for name, rows in curves.items() if len(rows)}
+    lines = [
+        "# Search algorithms on the real thing",
+        "",
+        "`python experiments/searches.py algorithms`, then `python experiments/algorithms.py`; x86_64,"
+        " two workers of one thread. 160 trials a search; a trial is 31 steps of the tiny RetinaNet,"
+        " its reward the AP on 150 images of the evaluation split. Best reward so far, mean ± standard"
+        " deviation over repeats of the search.",
+        "",
+        "![Best reward by number of trials](../../docs/figures/algorithms.png)",
+        "",
+        "| algorithm | repeats | " + " | ".join(f"{mark} trials" for mark in MARKS) + " |",
+        "|---" * (len(MARKS) + 2) + "|",
+    ]
+    for name, rows in curves.items():
+        cells = [
+            f"{rows[:, mark - 1].mean():.1f} ± {rows[:, mark - 1].std(ddof=1):.1f}"
+            for mark in MARKS
+        ]
+        lines.append(f"| {LABELS[name]} | {len(rows)} | " + " | ".join(cells) + " |")
+    folder = ROOT / "results/tables"
+    (folder / "algorithms.md").write_text("\n".join(lines) + "\n")
+    draw(curves, ROOT / "docs/figures/algorithms.png")
+
+
+def draw(curves: dict[str, np.ndarray], file: Path) -> None:
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for colour, (name, rows) in enumerate(curves.items()):
+        trials = np.arange(1, rows.shape[1] + 1)
+        axes.plot(trials, rows.mean(0), color=f"C{colour}", label=LABELS[name])
+        axes.fill_between(trials, rows.min(0), rows.max(0), color=f"C{colour}", alpha=0.12, lw=0)
+    axes.set(xlabel="trials", ylabel="best reward so far (AP): mean and range of repeats")
+    axes.legend(fontsize=8, loc="lower right")
+    axes.grid(alpha=0.3)
+    figure.savefig(file, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
