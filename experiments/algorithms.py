@@ -28,7 +28,7 @@ def best_so_far(algorithm: str) -> np.ndarray:
     """Best reward by number of trials, a row a repeat; no rows where nothing was run."""
     files = sorted((KEPT / "algorithms").glob(f"{algorithm}-[0-9].json"))
     rewards = [json.loads(file.read_text())["rewards"] for file in files]
-    return 100 * np.maximum.accumulate(np.array(rewards).reshape(len(rewards), -1), 1)
+    return 100 * np.maximum.accumulate(np.array(rewards), -1)
 
 
 def main() -> None:

@@ -39,6 +39,8 @@ RATES = {
     "shapes-deformable-detr": (1e-3, 5e-4, 2e-3),
     "bccd-retinanet": (1e-3, 2e-3, 4e-3),
 }
+# Measured before box weights were tuned, with rates alone.
+NO_WEIGHTS = ("shapes-retinanet-scratch", "bccd-retinanet")
 # Box weights of a loss that has one: its own, half and twice that.
 BOX_WEIGHTS = {
     "focal+l1": (1.0, 0.5, 2.0),
@@ -262,7 +264,8 @@ def line(row: Row, extra: list[str]) -> dict[str, Any]:
     """All runs of a row: its choices on the evaluation split, then its seeds on the test split."""
     tried = {c: metric(train(row, c, 0, extra)) for c in (Choice(r) for r in RATES[row.config])}
     best = max(tried, key=lambda choice: tried[choice])
-    for weight in BOX_WEIGHTS.get(row.loss, ())[1:]:
+    weights = () if row.config in NO_WEIGHTS else BOX_WEIGHTS.get(row.loss, ())
+    for weight in weights[1:]:
         choice = Choice(best.rate, weight)
         tried[choice] = metric(train(row, choice, 0, extra))
     best = max(tried, key=lambda choice: tried[choice])
