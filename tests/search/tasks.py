@@ -46,6 +46,17 @@ def long(config: str) -> Quick:
     return Quick(1.0)
 
 
+class Reversed(Quick):
+    """What is best after one epoch is worst after more."""
+
+    def run(self, job: Trial, keep_going: Callable[[float], bool] | None = None) -> Outcome:
+        return Outcome(1 - quality(job.heads), "complete", 0.0)
+
+
+def reversed_by_epochs(config: str) -> Quick:
+    return Reversed() if json.loads(config)["proxy"]["epochs"] > 1 else Quick()
+
+
 class Faulty(Quick):
     """Goes wrong in one job: the first to take the token ``fault`` in the data directory."""
 

@@ -220,9 +220,23 @@ def test_hopeless_trials_are_pruned(tmp_path: Path) -> None:
 def test_finalists_are_judged_with_more_seeds(tmp_path: Path) -> None:
     made = search(tmp_path, finalists__count=2, finalists__seeds=3)
     repeats = made.study.user_attrs["repeats"]
-    assert len(repeats) == 4
+    assert len(repeats) == 6
     best = made.study.best_trial
-    assert repeats[f"{best.number}/2"] == pytest.approx(best.value + 0.02)
+    name = f"trial {best.number}, seed 2, 1 epochs of 1"
+    assert repeats[name] == pytest.approx(best.value + 0.02)
+
+
+def test_finalists_may_be_trained_for_longer(tmp_path: Path) -> None:
+    settings = {"finalists__count": 3, "finalists__epochs": 5, "proxy__fraction": 0.5}
+    made = search(tmp_path, tasks.reversed_by_epochs, **settings)
+    trials = sorted(made.study.get_trials(), key=lambda trial: -trial.value)
+    third = trials[2].number
+    assert made.run().trial == third, "of the best three by the proxy, the best of the longer one"
+    repeats = made.study.user_attrs["repeats"]
+    assert set(repeats) == {f"trial {t.number}, seed 0, 5 epochs of 1" for t in trials[:3]}
+    config = configure(finalists__epochs=5, proxy__warmup_steps=3, proxy__evaluation_fraction=0.1)
+    longer = config.finalists.proxy(config.proxy)
+    assert (longer.warmup_steps, longer.evaluation_fraction) == (None, 1.0)
 
 
 def test_two_heads_and_a_warm_start(tmp_path: Path) -> None:

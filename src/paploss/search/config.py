@@ -64,10 +64,16 @@ class SamplerConfig(Section):
 
 
 class FinalistsConfig(Section):
-    """The best trials are repeated with other seeds; the highest mean reward wins."""
+    """The best trials are trained again, with several seeds or for longer; the highest mean wins."""
 
     count: int = Field(default=4, ge=1)
-    seeds: int = Field(default=1, ge=1)  # 1: no repetition, the best trial wins
+    seeds: int = Field(default=1, ge=1)
+    # Of a training like the final one but for its length; the proxy again if None.
+    epochs: int | None = Field(default=None, ge=1)
+
+    def proxy(self, proxy: ProxyConfig) -> ProxyConfig:
+        """The training of a finalist."""
+        return proxy if self.epochs is None else ProxyConfig(epochs=self.epochs, seed=proxy.seed)
 
 
 class ExecutorConfig(Section):

@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from paploss.loss.parameters import LossParameters, save_heads
 from paploss.search import executors
-from paploss.search.config import SearchConfig
+from paploss.search.config import ProxyConfig, SearchConfig
 from paploss.search.executors import (
     Executor,
     MakeTask,
@@ -39,8 +39,7 @@ from paploss.training.loop import load_parameters
 STUDY = "search"
 _OUTCOME = "outcome"  # attribute of a trial
 _DIRECTORY = "directory"  # attribute of a study in a store of many
-_REPEATS = "repeats"  # attribute of the study: rewards of the finalists with further seeds
-_FIRST_REPEAT = 1_000_000  # keys of jobs that are no trials begin here
+_REPEATS = "repeats"  # attribute of the study: rewards of the finalists when trained again
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ class Search:
         with contextlib.closing(make_executor(self.config, self.make_task)) as executor:
             for number in range(self.config.sampler.rounds):
                 self._run_round(number, executor)
-            best = self._choose(executor)
+        best = self._choose()
         heads = self.space.heads(best.params)
         save_heads(heads, self.directory / "best.loss.json", about=self._about(best))
         return FoundLoss(heads, best.number, _reward(best))
@@ -234,33 +233,32 @@ class Search:
 
     # ---------------------------------------------------------------- the answer
 
-    def _choose(self, executor: Executor) -> FrozenTrial:
-        """The best trial; where asked for, that of the best few with the highest mean over seeds."""
+    def _choose(self) -> FrozenTrial:
+        """The best trial; where asked for, that of the best few that does best when trained again."""
         complete = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         ranked = sorted(complete, key=lambda trial: (-_reward(trial), trial.number))
         finalists = ranked[: self.config.finalists.count]
-        seeds = [self.config.proxy.seed + k for k in range(1, self.config.finalists.seeds)]
-        if not seeds:
-            return finalists[0]
+        seeds = [self.config.proxy.seed + k for k in range(self.config.finalists.seeds)]
+        proxy = self.config.finalists.proxy(self.config.proxy)
+        names = [_repeat(trial, seed, proxy) for trial in finalists for seed in seeds]
         rewards: dict[str, float] = self.study.user_attrs.get(_REPEATS, {})
-        names = [f"{trial.number}/{seed}" for trial in finalists for seed in seeds]
+        if proxy == self.config.proxy:  # the first seed was the trial's own
+            rewards |= {_repeat(trial, seeds[0], proxy): _reward(trial) for trial in finalists}
         jobs = [
-            executors.Trial(
-                _FIRST_REPEAT + k, self.space.heads(finalists[k // len(seeds)].params), seed
-            )
-            for k, (name, seed) in enumerate(zip(names, seeds * len(finalists), strict=True))
-            if name not in rewards
+            executors.Trial(k, self.space.heads(finalists[k // len(seeds)].params), seed)
+            for k, seed in enumerate(seeds * len(finalists))
+            if names[k] not in rewards
         ]
-        for key, outcome in run_all(jobs, executor):
-            rewards[names[key - _FIRST_REPEAT]] = outcome.reward
-            self.study.set_user_attr(_REPEATS, rewards)
-        means = {
-            trial.number: statistics.mean(
-                [_reward(trial), *(rewards[f"{trial.number}/{seed}"] for seed in seeds)]
-            )
-            for trial in finalists
-        }
-        return max(finalists, key=lambda trial: means[trial.number])
+        if jobs:
+            config = self.config.model_copy(update={"proxy": proxy})
+            with contextlib.closing(make_executor(config, self.make_task)) as executor:
+                for key, outcome in run_all(jobs, executor):
+                    rewards[names[key]] = outcome.reward
+                    self.study.set_user_attr(_REPEATS, rewards)
+        return max(
+            finalists,
+            key=lambda trial: statistics.mean(rewards[_repeat(trial, s, proxy)] for s in seeds),
+        )
 
     def _about(self, best: FrozenTrial) -> dict[str, Any]:
         return {
@@ -300,3 +298,8 @@ class Search:
 
 def _reward(trial: FrozenTrial) -> float:
     return trial.value if trial.state == TrialState.COMPLETE and trial.value is not None else 0.0
+
+
+def _repeat(trial: FrozenTrial, seed: int, proxy: ProxyConfig) -> str:
+    """The name of a finalist's further training."""
+    return f"trial {trial.number}, seed {seed}, {proxy.epochs} epochs of {proxy.fraction:g}"
