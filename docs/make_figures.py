@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from paploss import LossParameters, load_preset, parameterized_ap_loss
-from paploss.presets import load_preset_heads
+from paploss.presets import list_presets, load_preset_heads
 from paploss.search import PPO2
 
 ROOT = Path(__file__).parent.parent
@@ -28,36 +28,33 @@ COLOURS = {"f1": "C0", "f2": "C1", "f3": "C2", "f4": "C3", "f5": "C4"}
 
 
 def readme_figure() -> None:
-    """The published functions beside the time of the loss."""
+    """The searched functions, and what they gain."""
     figure = Figure(figsize=(10.5, 3.8), layout="constrained")
-    functions, speed = figure.subplots(1, 2)
-    parameters = load_preset("retinanet-r50-fpn-coco")
+    functions, gain = figure.subplots(1, 2)
+    parameters = load_preset("retinanet-tiny-shapes")
     names = ("f1 box", "f2 scores, above", "f3 box of the other", "f4 scores, below", "f5 box")
+    functions.plot([0, 1], [0, 1], ":", color="grey", label="start of the search")
     for name, points in zip(names, parameters.functions, strict=True):
         functions.plot(*np.array(points).T, "o-", ms=4, label=name)
-    functions.set(
-        title="five functions are the loss (RetinaNet, published)", xlabel="x", ylabel="f(x)"
-    )
+    functions.set(title="five functions, found by search, are the loss", xlabel="x", ylabel="f(x)")
     functions.legend(fontsize=8)
 
-    rows = json.loads((ROOT / "results/loss_speed.json").read_text())["rows"]
-    series = {
-        "dense": "dense formula",
-        "ap loop": "AP loss, loop over positives",
-        "focal": "focal loss",
-        "paploss": "paploss, exact",
-    }
-    for name, label in series.items():
-        points = [(r["scores"], r[name]) for r in rows if r["phase"] == "early" and name in r]
-        speed.loglog(*zip(*points, strict=True), "o-", ms=4, label=label)
-    speed.set(
-        title="time of the loss, forward + backward",
-        xlabel="scores in the mini-batch",
-        ylabel="ms (2 CPU cores)",
+    rows = json.loads((ROOT / "results/tables/retinanet.json").read_text())["rows"]
+    rows.sort(key=lambda row: np.mean(row["AP"]))
+    for place, row in enumerate(rows):
+        ours = row["loss"].endswith(".json") or row["loss"].startswith("retinanet")
+        gain.barh(place, np.mean(row["AP"]), color="C0" if ours else "lightgrey", height=0.7)
+        gain.plot(row["AP"], [place] * len(row["AP"]), "k.", ms=5)
+        gain.text(max(row["AP"]) + 0.6, place, f"{np.mean(row['AP']):.1f}", va="center")
+    gain.set_yticks(range(len(rows)), [row["label"] for row in rows])
+    gain.set(
+        title="tiny RetinaNet on shapes, test split (dots: seeds)",
+        xlabel="AP",
+        xlim=(0, 1.15 * max(max(row["AP"]) for row in rows)),
     )
-    speed.legend(fontsize=8)
-    for axes in (functions, speed):
+    for axes in (functions, gain):
         axes.grid(alpha=0.3)
+        axes.set_axisbelow(True)
     figure.savefig(FIGURES / "readme.png", dpi=110)
 
 
@@ -88,22 +85,44 @@ def substitution_figure() -> None:
     figure.savefig(FIGURES / "substitution.png", dpi=110)
 
 
-def functions_figure() -> None:
-    """The published functions of all heads, as in the paper's appendix."""
-    heads = {
-        "RetinaNet": load_preset("retinanet-r50-fpn-coco"),
-        "Faster R-CNN, RPN": load_preset_heads("faster-rcnn-r50-fpn-coco")["rpn"],
-        "Faster R-CNN, R-CNN": load_preset_heads("faster-rcnn-r50-fpn-coco")["rcnn"],
-    }
-    figure = Figure(figsize=(10.5, 3.6), layout="constrained")
-    for axes, (head, parameters) in zip(figure.subplots(1, 3), heads.items(), strict=True):
-        axes.plot([0, 1], [0, 1], ":", color="grey", label="start of the search")
-        for name, points in zip(COLOURS, parameters.functions, strict=True):
-            axes.plot(*np.array(points).T, "o-", ms=3, color=COLOURS[name], label=name)
+def functions_figure(name: str, heads: dict[str, LossParameters]) -> None:
+    """The functions of several heads side by side, as in the paper's appendix."""
+    figure = Figure(figsize=(3.5 * len(heads), 3.6), layout="constrained")
+    for axes, (head, parameters) in zip(figure.subplots(1, len(heads)), heads.items(), strict=True):
+        axes.plot([0, 1], [0, 1], ":", color="grey", label="f(x) = x")
+        for function, points in zip(COLOURS, parameters.functions, strict=True):
+            axes.plot(*np.array(points).T, "o-", ms=3, color=COLOURS[function], label=function)
         axes.set(title=f"{head}, lambda {parameters.gradient_scale:.2f}", xlabel="x")
         axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    figure.savefig(FIGURES / "published.png", dpi=110)
+    figure.savefig(FIGURES / f"{name}.png", dpi=110)
+
+
+def published_figure() -> None:
+    """What the paper found on COCO."""
+    faster_rcnn = load_preset_heads("faster-rcnn-r50-fpn-coco")
+    heads = {
+        "RetinaNet": load_preset("retinanet-r50-fpn-coco"),
+        "Faster R-CNN, RPN": faster_rcnn["rpn"],
+        "Faster R-CNN, R-CNN": faster_rcnn["rcnn"],
+    }
+    functions_figure("published", heads)
+
+
+def searched_figure() -> None:
+    """What our searches found, for every detector and head."""
+    searches = {
+        "retinanet-tiny-shapes": "RetinaNet",
+        "faster-rcnn-tiny-shapes": "Faster R-CNN",
+        "deformable-detr-tiny-shapes": "Deformable DETR",
+        "retinanet-mobilenetv2-bccd": "RetinaNet, BCCD",
+    }
+    heads = {}
+    for preset, title in searches.items():
+        if preset in list_presets():
+            for head, parameters in load_preset_heads(preset).items():
+                heads[title + (f", {head}" if head != "detector" else "")] = parameters
+    functions_figure("searched", heads)
 
 
 def loss_by_quality(parameters: LossParameters, above: int, quality: np.ndarray) -> np.ndarray:
@@ -207,7 +226,8 @@ if __name__ == "__main__":
     report_figure()
     readme_figure()
     substitution_figure()
-    functions_figure()
+    published_figure()
+    searched_figure()
     trap_figure()
     search_figure()
     kernel_figure()

@@ -15,7 +15,7 @@ import logging
 import posixpath
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import griffe
 from mkdocs.structure.files import File, Files
@@ -167,6 +167,9 @@ def _row(name: str, parameter: Any) -> str:
     default = parameter.default
     shown = "" if default is None or default is False or callable(default) else f"`{default}`"
     text = (getattr(parameter, "help", None) or "").replace("|", "\\|")
+    annotation = parameter.type_descriptor.annotation
+    if get_origin(annotation) is Literal:
+        text += " One of " + ", ".join(f"`{choice}`" for choice in get_args(annotation)) + "."
     return f"| `{name}` | {text} | {shown} |"
 
 

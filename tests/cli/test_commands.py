@@ -42,7 +42,16 @@ def test_presets_to_png(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("arguments", [["presets", "yolo"], ["presets", "--png", "x.png"], ["fly"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["presets", "yolo"],
+        ["presets", "--png", "x.png"],
+        ["train", "--detector", "yolo"],
+        ["search", "--sampler", "luck"],
+        ["fly"],
+    ],
+)
 def test_bad_use_exits_with_2(arguments: list[str]) -> None:
     assert runner.invoke(app, arguments).exit_code == 2
 

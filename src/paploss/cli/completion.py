@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-DETECTORS = ("retinanet", "faster-rcnn", "deformable-detr")
-SAMPLERS = ("ppo2", "random", "tpe", "cmaes", "gp")
-
-
-def detectors(incomplete: str) -> list[str]:
-    return [name for name in DETECTORS if name.startswith(incomplete)]
-
-
-def samplers(incomplete: str) -> list[str]:
-    return [name for name in SAMPLERS if name.startswith(incomplete)]
-
 
 def presets(incomplete: str) -> list[str]:
     from paploss.presets import list_presets

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from paploss.cli import completion
 from paploss.cli.report import report_of_run
-from paploss.cli.settings import Data, Json, OtherSettings, Quiet, Run, overrides
+from paploss.cli.settings import Data, Detector, Json, OtherSettings, Quiet, Run, overrides
 from paploss.cli.tables import percent
 
 if TYPE_CHECKING:
@@ -29,16 +29,11 @@ def search(
     config: Annotated[
         Path | None, typer.Argument(help="A yaml file of a search or of a training, see configs/.")
     ] = None,
-    detector: Annotated[
-        str | None,
-        typer.Option(
-            help="retinanet, faster-rcnn or deformable-detr.", autocompletion=completion.detectors
-        ),
-    ] = None,
+    detector: Detector = None,
     data: Data = None,
     sampler: Annotated[
-        str | None,
-        typer.Option(help="ppo2, random, tpe, cmaes or gp.", autocompletion=completion.samplers),
+        Literal["ppo2", "random", "tpe", "cmaes", "gp"] | None,
+        typer.Option(help="Who proposes losses."),
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds of trials; more continue a search.")
@@ -58,7 +53,9 @@ def search(
     workers: Annotated[
         int | None, typer.Option(min=0, help="Trials at once, each a process; 0: in this one.")
     ] = None,
-    executor: Annotated[str | None, typer.Option(help="local or ray.")] = None,
+    executor: Annotated[
+        Literal["local", "ray"] | None, typer.Option(help="Where trials run.")
+    ] = None,
     ray_address: Annotated[
         str | None, typer.Option(help="Of a running cluster; else one is started here.")
     ] = None,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 # Options that commands have in common.
+Detector = Annotated[
+    Literal["retinanet", "faster-rcnn", "deformable-detr"] | None,
+    typer.Option(help="Which detector."),
+]
 Data = Annotated[str | None, typer.Option(help="shapes, or a data set's path.")]
 OtherSettings = Annotated[
     list[str] | None,

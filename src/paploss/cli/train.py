@@ -12,18 +12,13 @@ from rich.markup import escape
 
 from paploss.cli import completion
 from paploss.cli.report import report_of_run
-from paploss.cli.settings import Data, Json, OtherSettings, Quiet, Run, overrides
+from paploss.cli.settings import Data, Detector, Json, OtherSettings, Quiet, Run, overrides
 from paploss.cli.tables import print_evaluation
 
 
 def train(
     config: Annotated[Path | None, typer.Argument(help="A yaml file, see configs/.")] = None,
-    detector: Annotated[
-        str | None,
-        typer.Option(
-            help="retinanet, faster-rcnn or deformable-detr.", autocompletion=completion.detectors
-        ),
-    ] = None,
+    detector: Detector = None,
     data: Data = None,
     loss: Annotated[
         str | None,
