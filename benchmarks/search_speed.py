@@ -25,9 +25,14 @@ CONFIG = "configs/shapes-retinanet-search.yaml"
 
 
 def measure(workers: int, rounds: int) -> dict[str, Any]:
-    settings = {"sampler.rounds": rounds, "executor.workers": workers, "executor.threads": 1}
+    settings: dict[str, Any] = {
+        "sampler.rounds": rounds,
+        "executor.workers": workers,
+        "executor.threads": 1,
+    }
     # Every trial trains to its end: a linear start has trials that collapse at once.
     settings["space.init"] = "retinanet-r50-fpn-coco-tied"
+    settings["finalists.epochs"] = None
     config = load_search_config(ROOT / CONFIG, settings)
     ends: list[float] = []
     with tempfile.TemporaryDirectory() as directory:

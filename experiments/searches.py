@@ -54,7 +54,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "gp": {"sampler.name": "gp"},
     "ppo2-warm": {"space.init": "retinanet-r50-fpn-coco", "sampler.sigma": 0.1},
 }
-SHORT = {"proxy.fraction": 0.25, "proxy.evaluation_fraction": 0.5, "finalists.seeds": 1}
+SHORT = {"proxy.fraction": 0.25, "proxy.evaluation_fraction": 0.5, "finalists.epochs": None}
 for algorithm, own in ALGORITHMS.items():
     for seed in range(4):
         settings = SHORT | own | {"sampler.seed": seed}
