@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: test lint demo bench docs clean
+.PHONY: test lint demo bench docs results clean
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # two workers of one thread each: threads that spin would fight
@@ -23,6 +23,26 @@ bench: $(READY)
 
 docs: $(READY)  # site/index.html; broken links and anchors are errors
 	$(BIN)/mkdocs build --strict
+
+# Every table of results/tables; days of computing from nothing, but what is finished is not run again.
+# One alone: experiments/searches.py NAME, then experiments/losses.py TABLE. BCCD is not shipped:
+# make results BCCD=PATH WEIGHTS=mobilenet_v2.pth
+VARIANTS := no-scale shared shared-no-scale iou l1 3-segments 7-segments safe cmaes
+ABLATIONS := substitutions functions-and-scale localization segments denominator safe samplers
+results: $(READY)
+	$(BIN)/python experiments/searches.py retinanet faster-rcnn deformable-detr
+	$(BIN)/python experiments/losses.py retinanet faster-rcnn deformable-detr
+	$(BIN)/python experiments/searches.py $(addprefix retinanet-,$(VARIANTS)) algorithms
+	$(BIN)/python experiments/losses.py $(ABLATIONS)
+	$(BIN)/python experiments/algorithms.py
+ifdef BCCD
+	$(BIN)/python experiments/searches.py bccd --data $(BCCD) --weights $(WEIGHTS)
+	$(BIN)/python experiments/losses.py bccd --data $(BCCD) --weights $(WEIGHTS)
+endif
+	$(BIN)/python experiments/proxy.py
+	$(BIN)/python experiments/presets.py
+	$(BIN)/python experiments/cost.py
+	$(BIN)/python docs/make_figures.py
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

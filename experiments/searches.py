@@ -6,6 +6,7 @@ that is there is not run again.
 
     python experiments/searches.py retinanet [retinanet-safe ...] [--workers 2]
     python experiments/searches.py algorithms       # all of its searches
+    python experiments/searches.py bccd --data PATH --weights FILE
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ for algorithm, own in ALGORITHMS.items():
         SEARCHES[f"algorithms/{algorithm}-{seed}"] = (RETINANET, settings)
 
 
-def search(name: str, workers: int) -> None:
+def search(name: str, workers: int, places: dict[str, str]) -> None:
     path, settings = SEARCHES[name]
-    config = load_search_config(ROOT / path, settings | {"executor.workers": workers})
+    config = load_search_config(ROOT / path, settings | places | {"executor.workers": workers})
     start = time.perf_counter()
 
     def tell(progress: SearchProgress) -> None:
@@ -109,11 +110,15 @@ def main() -> None:
     groups = sorted({name.partition("/")[0] for name in SEARCHES})
     parser.add_argument("names", nargs="+", choices=groups)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--data")
+    parser.add_argument("--weights")
     options = parser.parse_args()
+    given = {"train.data.path": options.data, "train.detector.weights": options.weights}
+    places = {setting: place for setting, place in given.items() if place}
     for name in SEARCHES:
         wanted = name.partition("/")[0] in options.names
         if wanted and not (KEPT / f"{name}.json").exists():
-            search(name, options.workers)
+            search(name, options.workers, places)
 
 
 if __name__ == "__main__":
