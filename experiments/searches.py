@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import time
@@ -25,9 +26,12 @@ from paploss.search.study import Search, SearchProgress
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "results/searches"
 RETINANET = "configs/shapes-retinanet-search.yaml"
+REFINE = "configs/shapes-retinanet-refine.yaml"
 # Name: configuration, and what differs from it.
 SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
-    "retinanet": (RETINANET, {}),
+    # From f(x) = x with short trials, then on from there with longer ones.
+    "retinanet-coarse": (RETINANET, {}),
+    "retinanet": (REFINE, {"space.init": "results/searches/retinanet-coarse.loss.json"}),
     "faster-rcnn": ("configs/shapes-faster-rcnn-search.yaml", {}),
     "deformable-detr": ("configs/shapes-deformable-detr-search.yaml", {}),
     "bccd": ("configs/bccd-retinanet-search.yaml", {}),
@@ -113,6 +117,7 @@ def main() -> None:
     parser.add_argument("--data")
     parser.add_argument("--weights")
     options = parser.parse_args()
+    os.chdir(ROOT)  # files of losses are named from there
     given = {"train.data.path": options.data, "train.detector.weights": options.weights}
     places = {setting: place for setting, place in given.items() if place}
     for name in SEARCHES:

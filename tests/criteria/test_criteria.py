@@ -81,8 +81,6 @@ def test_wrong_use_is_named() -> None:
         build_criterion("bce")
     with pytest.raises(ValueError, match="parameters: only pap"):
         build_criterion("rs", parameters=LossParameters.linear())
-    with pytest.raises(ValueError, match="box_weight: pap"):
-        build_criterion("pap", box_weight=2.0)
     with pytest.raises(ValueError, match="box_loss: expected one of l1, giou"):
         FocalCriterion("l2")
     with pytest.raises(ValueError, match="localization"):
@@ -289,6 +287,18 @@ def test_box_losses_and_their_weights() -> None:
             assert build_criterion(name)(matched)["box"].item() == pytest.approx(expected.item())
             heavy = build_criterion(name, box_weight=7.0)(matched)["box"].item()
             assert heavy == pytest.approx(7 * expected.item() / weight)
+
+
+def test_the_box_weight_of_pap_is_a_factor_of_its_scale() -> None:
+    gradients = []
+    for weight in (None, 3.0):
+        matched = make_matched(8)
+        boxes = matched.predicted_boxes.detach().requires_grad_()
+        criterion = build_criterion("pap", box_weight=weight)
+        torch.autograd.backward(criterion(matched._replace(predicted_boxes=boxes))["pap"])
+        gradients.append(boxes.grad)
+    assert gradients[0].abs().sum() > 0
+    torch.testing.assert_close(gradients[1], 3 * gradients[0])
 
 
 def test_deformable_detrs_loss_has_two_box_losses() -> None:

@@ -57,6 +57,18 @@ def reversed_by_epochs(config: str) -> Quick:
     return Reversed() if json.loads(config)["proxy"]["epochs"] > 1 else Quick()
 
 
+class WantsScale(Quick):
+    """A longer training likes a gradient scale of 4, whatever the functions."""
+
+    def run(self, job: Trial, keep_going: Callable[[float], bool] | None = None) -> Outcome:
+        scales = [parameters.gradient_scale for parameters in job.heads.values()]
+        return Outcome(1 - 0.1 * float(np.abs(np.log2(scales) - 2).mean()), "complete", 0.0)
+
+
+def wants_scale_by_epochs(config: str) -> Quick:
+    return WantsScale() if json.loads(config)["proxy"]["epochs"] > 1 else Quick()
+
+
 class Faulty(Quick):
     """Goes wrong in one job: the first to take the token ``fault`` in the data directory."""
 

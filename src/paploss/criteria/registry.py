@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from paploss.criteria.alrp import ALRPCriterion
@@ -47,7 +48,7 @@ def build_criterion(
         parameters: shape of ``pap``; by default those of the preset `DEFAULT_PRESET`.
         localization: how ``pap`` measures boxes: ``giou``, ``iou`` or ``l1``. Others do not use it.
         block_denominator_gradient: as in `parameterized_ap_loss`; for ``pap`` only, too.
-        box_weight: factor of the box loss of all others; by default each one's own. ``pap`` has its gradient scale instead.
+        box_weight: factor of the box loss, by default each one's own; for ``pap``, of its gradient scale.
 
     Example:
         >>> build_criterion("focal+giou")
@@ -56,10 +57,9 @@ def build_criterion(
     if name not in CRITERIA:
         raise ValueError(f"criterion: expected one of {', '.join(CRITERIA)}, found {name!r}")
     if name == "pap":
-        if box_weight is not None:
-            raise ValueError("box_weight: pap has none; set the gradient scale of its parameters")
+        shape = parameters or load_preset(DEFAULT_PRESET)
         return ParameterizedAPCriterion(
-            parameters or load_preset(DEFAULT_PRESET),
+            replace(shape, gradient_scale=(box_weight or 1.0) * shape.gradient_scale),
             localization,
             block_denominator_gradient=block_denominator_gradient,
         )

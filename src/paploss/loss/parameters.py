@@ -21,6 +21,7 @@ FUNCTION_NAMES = ("f1", "f2", "f3", "f4", "f5")
 FILE_FORMAT = "paploss-loss"
 FILE_VERSION = 1
 DEFAULT_HEAD = "detector"
+GRADIENT_SCALES = (0.1, 10.0)  # that theta_lambda in [0, 1] stands for
 
 # Control points closer than this would make a vertical step, which has no slope to train with.
 _SMALLEST_GAP = 1e-6

@@ -10,7 +10,7 @@ import contextlib
 import sqlite3
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.pruners import MedianPruner
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from paploss.loss.parameters import LossParameters, save_heads
+from paploss.loss.parameters import GRADIENT_SCALES, LossParameters, save_heads
 from paploss.search import executors
-from paploss.search.config import ProxyConfig, SearchConfig
+from paploss.search.config import SearchConfig
 from paploss.search.executors import (
     Executor,
     MakeTask,
@@ -159,9 +159,9 @@ class Search:
         with contextlib.closing(make_executor(self.config, self.make_task)) as executor:
             for number in range(self.config.sampler.rounds):
                 self._run_round(number, executor)
-        best = self._choose()
-        heads = self.space.heads(best.params)
-        save_heads(heads, self.directory / "best.loss.json", about=self._about(best))
+        best, factor = self._choose()
+        heads = self._heads(best, factor)
+        save_heads(heads, self.directory / "best.loss.json", about=self._about(best, factor))
         return FoundLoss(heads, best.number, _reward(best))
 
     def _run_round(self, number: int, executor: Executor) -> None:
@@ -233,34 +233,70 @@ class Search:
 
     # ---------------------------------------------------------------- the answer
 
-    def _choose(self) -> FrozenTrial:
-        """The best trial; where asked for, that of the best few that does best when trained again."""
+    def _choose(self) -> tuple[FrozenTrial, float]:
+        """The best trial, and the factor that its gradient scales want.
+
+        Where asked for, it is that of the best few that does best when trained again. Trainings of
+        another length may want other scales, for a short one may not see what boxes gain later.
+        """
         complete = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         ranked = sorted(complete, key=lambda trial: (-_reward(trial), trial.number))
         finalists = ranked[: self.config.finalists.count]
+        judged = self._judge([(trial, 1.0) for trial in finalists])
+        best = max(finalists, key=lambda trial: judged[trial.number, 1.0])
+        if self.config.finalists.epochs is None or "scale" in self.config.space.fixed:
+            return best, 1.0
+        factors = [1.0]
+        while True:
+            top = max(factors, key=lambda factor: judged[best.number, factor])
+            new = [f for f in (top / 2, top * 2) if f not in factors and self._reaches(best, f)]
+            if not new:
+                return best, top
+            judged |= self._judge([(best, factor) for factor in new])
+            factors += new
+
+    def _reaches(self, trial: FrozenTrial, factor: float) -> bool:
+        """Whether scales that are so many times the trial's are among those that are searched."""
+        low, high = GRADIENT_SCALES
+        heads = self._heads(trial, factor).values()
+        return all(low <= parameters.gradient_scale <= high for parameters in heads)
+
+    def _heads(self, trial: FrozenTrial, factor: float) -> dict[str, LossParameters]:
+        return {
+            head: replace(parameters, gradient_scale=factor * parameters.gradient_scale)
+            for head, parameters in self.space.heads(trial.params).items()
+        }
+
+    def _judge(self, candidates: list[tuple[FrozenTrial, float]]) -> dict[tuple[int, float], float]:
+        """Mean reward of trials with factors of their scales, when trained as finalists are."""
         seeds = [self.config.proxy.seed + k for k in range(self.config.finalists.seeds)]
         proxy = self.config.finalists.proxy(self.config.proxy)
-        names = [_repeat(trial, seed, proxy) for trial in finalists for seed in seeds]
         rewards: dict[str, float] = self.study.user_attrs.get(_REPEATS, {})
+
+        def name(trial: FrozenTrial, factor: float, seed: int) -> str:
+            scale = f", scale x {factor:g}" if factor != 1 else ""
+            return f"trial {trial.number}{scale}, seed {seed}, {proxy.epochs} epochs of {proxy.fraction:g}"
+
         if proxy == self.config.proxy:  # the first seed was the trial's own
-            rewards |= {_repeat(trial, seeds[0], proxy): _reward(trial) for trial in finalists}
+            rewards |= {name(trial, 1.0, seeds[0]): _reward(trial) for trial, _ in candidates}
+        wanted = [(*candidate, seed) for candidate in candidates for seed in seeds]
         jobs = [
-            executors.Trial(k, self.space.heads(finalists[k // len(seeds)].params), seed)
-            for k, seed in enumerate(seeds * len(finalists))
-            if names[k] not in rewards
+            executors.Trial(key, self._heads(trial, factor), seed)
+            for key, (trial, factor, seed) in enumerate(wanted)
+            if name(trial, factor, seed) not in rewards
         ]
         if jobs:
             config = self.config.model_copy(update={"proxy": proxy})
             with contextlib.closing(make_executor(config, self.make_task)) as executor:
                 for key, outcome in run_all(jobs, executor):
-                    rewards[names[key]] = outcome.reward
+                    rewards[name(*wanted[key])] = outcome.reward
                     self.study.set_user_attr(_REPEATS, rewards)
-        return max(
-            finalists,
-            key=lambda trial: statistics.mean(rewards[_repeat(trial, s, proxy)] for s in seeds),
-        )
+        return {
+            (trial.number, factor): statistics.mean(rewards[name(trial, factor, s)] for s in seeds)
+            for trial, factor in candidates
+        }
 
-    def _about(self, best: FrozenTrial) -> dict[str, Any]:
+    def _about(self, best: FrozenTrial, factor: float) -> dict[str, Any]:
         return {
             "title": f"Searched for {self.config.train.detector.name} "
             f"on {self.config.train.data.path}",
@@ -268,7 +304,8 @@ class Search:
             "data": self.config.train.data.path,
             "source": f"paploss search, {self.config.sampler.name}, "
             f"{self.config.sampler.rounds} x {self.config.sampler.samples} trials, "
-            f"seed {self.config.sampler.seed}, trial {best.number}",
+            f"seed {self.config.sampler.seed}, trial {best.number}"
+            + (f", scale x {factor:g}" if factor != 1 else ""),
             "reward": _reward(best),
         }
 
@@ -298,8 +335,3 @@ class Search:
 
 def _reward(trial: FrozenTrial) -> float:
     return trial.value if trial.state == TrialState.COMPLETE and trial.value is not None else 0.0
-
-
-def _repeat(trial: FrozenTrial, seed: int, proxy: ProxyConfig) -> str:
-    """The name of a finalist's further training."""
-    return f"trial {trial.number}, seed {seed}, {proxy.epochs} epochs of {proxy.fraction:g}"

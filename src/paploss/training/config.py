@@ -47,7 +47,7 @@ class LossConfig(Section):
     parameters: str | None = None
     localization: Literal["giou", "iou", "l1"] = "giou"  # of pap, like the next
     block_denominator_gradient: bool = True
-    box_weight: float | None = Field(default=None, gt=0)
+    box_weight: float | None = Field(default=None, gt=0)  # of pap, a factor of its gradient scale
 
     @model_validator(mode="before")
     @classmethod
