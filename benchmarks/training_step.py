@@ -1,7 +1,8 @@
 """Time of a whole training step, forward + backward + optimizer, with each loss.
 
 The losses of a detector take turns on the same images and weights; medians and the ratio of pap to
-the detector's usual loss, the first of its list, count. Writes results/training_step.md.
+the detector's usual loss, the first of its list, count; and the time of pap alone, on the predictions
+of such a step. Writes results/training_step.md.
 
     python benchmarks/training_step.py
 """
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from paploss.criteria import Criterion, MatchedPredictions
 from paploss.data.detect import load_dataset
 from paploss.data.transforms import collate, training_transform
 from paploss.detectors import build_detector, detector_config
@@ -50,11 +52,12 @@ def main() -> None:
         "",
         f"`python benchmarks/training_step.py` on {platform.machine()}, {torch.get_num_threads()}"
         f" threads, torch {torch.__version__}. Tiny detectors, {BATCH} 128-px `shapes`; median ms of"
-        " a step (and quartiles), the losses of a detector taking turns. The last column is pap"
-        " against the first loss of the row, the detector's usual one.",
+        " a step (and quartiles), the losses of a detector taking turns. *pap / usual*: against the"
+        " first loss of the row, the detector's usual one. *pap alone*: the loss of such a step, forward"
+        " and backward, and its share of the step.",
         "",
-        "| detector, backbone | loss: ms | pap / usual |",
-        "|---|---|---|",
+        "| detector, backbone | loss: ms | pap alone | pap / usual |",
+        "|---|---|---|---|",
     ]
     dataset = load_dataset("shapes", "train", images=64).with_transform(
         training_transform("none", 128)
@@ -62,7 +65,7 @@ def main() -> None:
     images, targets = collate([dataset[index] for index in range(BATCH)])
     wanted = [{"boxes": target["boxes"], "labels": target["labels"]} for target in targets]
     for case in CASES:
-        times = measure(case, images, wanted, len(dataset.class_names))
+        times, alone = measure(case, images, wanted, len(dataset.class_names))
         median = {loss: statistics.median(values) for loss, values in times.items()}
         ratio = median["pap"] / median[case.losses[0]]
         cells = []
@@ -70,15 +73,16 @@ def main() -> None:
             low, _, high = statistics.quantiles(times[loss], n=4)
             cells.append(f"{loss}: {median[loss]:.1f} ({low:.1f}-{high:.1f})")
         name = f"{case.settings['name']}, {case.settings.get('backbone', 'test_resnet')}"
-        lines.append(f"| {name} | {'<br>'.join(cells)} | {ratio:.3f} |")
-        print(json.dumps({"case": name, **median, "ratio": ratio}), flush=True)
+        share = f"{alone:.1f} ({100 * alone / median['pap']:.1f}%)"
+        lines.append(f"| {name} | {'<br>'.join(cells)} | {share} | {ratio:.3f} |")
+        print(json.dumps({"case": name, **median, "alone": alone, "ratio": ratio}), flush=True)
     (ROOT / "results/training_step.md").write_text("\n".join(lines) + "\n")
 
 
 def measure(
     case: Case, images: list[Tensor], targets: list[dict[str, Tensor]], classes: int
-) -> dict[str, list[float]]:
-    """Milliseconds of every step, by loss."""
+) -> tuple[dict[str, list[float]], float]:
+    """Milliseconds of every step, by loss, and of pap without a detector."""
     config = detector_config(**case.settings)
     steps = {}
     for loss in case.losses:
@@ -96,7 +100,34 @@ def measure(
             optimizer.step()
             if repeat >= WARM_UP:
                 times[loss].append(1000 * (time.perf_counter() - start))
-    return times
+    return times, time_alone(steps["pap"][0], images, targets)
+
+
+def time_alone(
+    model: torch.nn.Module, images: list[Tensor], targets: list[dict[str, Tensor]]
+) -> float:
+    """Median milliseconds of all criteria of one step, forward and backward."""
+    seen: list[tuple[Criterion, MatchedPredictions]] = []
+
+    def see(criterion: Any, arguments: tuple[MatchedPredictions]) -> None:
+        leaves = (tensor.detach() for tensor in arguments[0])
+        seen.append((criterion, MatchedPredictions(*leaves)))
+
+    criteria = [module for module in model.modules() if isinstance(module, Criterion)]
+    hooks = [criterion.register_forward_pre_hook(see) for criterion in criteria]
+    model(images, targets)
+    for hook in hooks:
+        hook.remove()
+    for _, matched in seen:
+        matched.logits.requires_grad_()
+        matched.predicted_boxes.requires_grad_()
+    times = []
+    for _ in range(50 + WARM_UP):
+        start = time.perf_counter()
+        for criterion, matched in seen:
+            torch.autograd.backward(list(criterion(matched).values()))
+        times.append(1000 * (time.perf_counter() - start))
+    return statistics.median(times[WARM_UP:])
 
 
 if __name__ == "__main__":
