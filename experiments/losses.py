@@ -133,7 +133,8 @@ def searched(
     paper: float | None = None,
 ) -> Row:
     """What experiments/searches.py found."""
-    return Row(label, config, f"results/searches/{search}.loss.json", settings, paper)
+    found = f"results/searches/{search}.loss.json"
+    return Row(label, config, found, settings, paper, weighted=False)  # the search has weighed it
 
 
 def substitution(name: str, paper: float | None = None) -> Row:
@@ -141,15 +142,10 @@ def substitution(name: str, paper: float | None = None) -> Row:
     return Row(name, RETINANET, f"results/losses/{name}.loss.json", paper=paper)
 
 
-def unscaled(row: Row) -> Row:
-    """The same loss with a gradient scale of 1, whatever the evaluation split would choose."""
-    return replace(row, weighted=False)
-
-
 def unblocked(row: Row, paper: float) -> Row:
     """The same loss with the gradient of the denominator."""
     setting = "loss.block_denominator_gradient=false"
-    return Row(f"{row.label}, not blocked", row.config, row.loss, (setting,), paper)
+    return Row(f"{row.label}, not blocked", row.config, row.loss, (setting,), paper, weighted=False)
 
 
 def tables() -> dict[str, list[Row]]:
@@ -193,9 +189,9 @@ def tables() -> dict[str, list[Row]]:
         ],
         "functions-and-scale": [
             searched("retinanet-coarse", "separate, scale", paper=40.5),
-            unscaled(searched("retinanet-no-scale", "separate, scale 1", paper=39.4)),
+            searched("retinanet-no-scale", "separate, scale 1", paper=39.4),
             searched("retinanet-shared", "shared, scale", paper=37.8),
-            unscaled(searched("retinanet-shared-no-scale", "shared, scale 1")),
+            searched("retinanet-shared-no-scale", "shared, scale 1"),
         ],
         "localization": [
             searched("retinanet-coarse", "GIoU", paper=40.5),
@@ -215,7 +211,7 @@ def tables() -> dict[str, list[Row]]:
                 (best_detr, "Deformable DETR", 27.8),
             )
             for row in (
-                Row(f"{name}, blocked", blocked.config, blocked.loss, (), blocked.paper),
+                replace(blocked, label=f"{name}, blocked"),
                 unblocked(Row(name, blocked.config, blocked.loss), paper),
             )
         ],
