@@ -20,6 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from matplotlib.figure import Figure
+
 from paploss.search.config import load_search_config
 from paploss.search.study import Search, SearchProgress
 
@@ -109,6 +112,54 @@ def search(name: str, workers: int, places: dict[str, str]) -> None:
     (KEPT / f"{name}.loss.json").write_text(found_file.read_text())
 
 
+def write_page() -> None:
+    """All searches that are there but those of the algorithms, which have a page of their own."""
+    found = {name: KEPT / f"{name}.json" for name in SEARCHES if "/" not in name}
+    results = {name: json.loads(file.read_text()) for name, file in found.items() if file.exists()}
+    lines = [
+        "# Searches",
+        "",
+        "`python experiments/searches.py NAME`; trials are short trainings from the same weights, two at"
+        " a time of one thread each. *Reward*: AP on the evaluation split after a trial's training, so"
+        " only searches with the same trials can be compared by it; *mean by round* shows every round"
+        " of 8. *Answer*: the trial that did best of six in a full training on the evaluation split, and"
+        " the factor of its gradient scale that did.",
+        "",
+        "![Rewards of every trial](../../docs/figures/searches.png)",
+        "",
+        "| search | trials | collapsed | best reward | mean by round, first to last | answer | core-hours of trials |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, result in results.items():
+        means = ", ".join(f"{100 * mean:.1f}" for mean in result["round_means"])
+        about = json.loads((KEPT / f"{name}.loss.json").read_text())["about"]["source"]
+        lines.append(
+            f"| {name} | {len(result['rewards'])} | {result['states'].get('collapsed', 0)} "
+            f"| {100 * max(result['rewards']):.1f} | {means} "
+            f"| {about[about.index('trial ') :]} | {result['hours']:.2f} |"
+        )
+    (KEPT / "README.md").write_text("\n".join(lines) + "\n")
+    draw({name: result["rewards"] for name, result in results.items()})
+
+
+def draw(rewards: dict[str, list[float]]) -> None:
+    columns = min(3, len(rewards))
+    rows = -(-len(rewards) // columns)
+    figure = Figure(figsize=(3.8 * columns, 2.8 * rows), layout="constrained")
+    places = figure.subplots(rows, columns, squeeze=False).flat
+    for (name, values), axes in zip(rewards.items(), places, strict=False):
+        ap = 100 * np.array(values)
+        axes.plot(np.arange(1, len(ap) + 1), ap, ".", ms=4, alpha=0.6, label="a trial")
+        ends = np.arange(8, len(ap) + 1, 8)
+        axes.plot(ends - 3.5, ap.reshape(-1, 8).mean(1), label="mean of a round")
+        axes.set(title=name, xlabel="trial", ylabel="reward (AP)")
+        axes.grid(alpha=0.3)
+    for axes in list(places):  # what the last row has no search for
+        axes.set_axis_off()
+    figure.axes[0].legend(fontsize=8)
+    figure.savefig(ROOT / "docs/figures/searches.png", dpi=100)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     groups = sorted({name.partition("/")[0] for name in SEARCHES})
@@ -121,9 +172,10 @@ def main() -> None:
     given = {"train.data.path": options.data, "train.detector.weights": options.weights}
     places = {setting: place for setting, place in given.items() if place}
     for name in SEARCHES:
-        wanted = name.partition("/")[0] in options.names
-        if wanted and not (KEPT / f"{name}.json").exists():
-            search(name, options.workers, places)
+        if name.partition("/")[0] in options.names:
+            if not (KEPT / f"{name}.json").exists():
+                search(name, options.workers, places)
+            write_page()
 
 
 if __name__ == "__main__":
