@@ -1,7 +1,7 @@
 """Does the proxy of a search carry signal? Rank correlation of its reward with AP after full training.
 
 Losses of many kinds, from f(x) = x to the published shapes and random changes of them, are each given
-the short training of the search (three seeds) and the full one (seed 0, AP on the test split).
+the short trainings of two searches (three seeds) and the full one (seed 0, AP on the test split).
 Finished ones are kept in results/runs and not run again, so the command can be repeated.
 
     python experiments/proxy.py     # results/proxy.{json,md}, docs/figures/proxy.png
@@ -16,21 +16,27 @@ import os
 import platform
 import statistics
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from losses import PUBLISHED, RETINANET, Choice, Row, metric, train
+from losses import PUBLISHED, RATE, RETINANET, Choice, Row, metric, train
+from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from paploss import LossParameters, load_preset
-from paploss.search.config import SearchConfig, load_search_config
+from paploss.search.config import load_search_config
 from paploss.search.executors import Trial, make_executor, run_all
 from paploss.training.loop import load_parameters
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "results/runs/proxy"
 SEEDS = (0, 1, 2)
+PROXIES = {
+    "search": "configs/shapes-retinanet-search.yaml",
+    "refine": "configs/shapes-retinanet-refine.yaml",
+}
 
 
 def losses() -> dict[str, str]:
@@ -60,104 +66,130 @@ def keep(name: str, content: dict[str, Any] | None = None) -> dict[str, Any] | N
     return json.loads(file.read_text()) if file.exists() else None
 
 
-def rewards(config: SearchConfig, made: dict[str, str]) -> None:
-    names = [(loss, seed) for loss in made for seed in SEEDS]
+def rewards(proxy: str, made: dict[str, str], workers: int) -> dict[str, list[dict[str, Any]]]:
+    """Outcomes of a search's proxy with every loss, a seed each."""
+    config = load_search_config(PROXIES[proxy], {"executor.workers": workers})
+    names = [(label, seed) for label in made for seed in SEEDS]
+
+    def file(label: str, seed: int) -> str:
+        return f"{proxy}-{Path(made[label]).name.removesuffix('.loss.json')}-seed{seed}"
+
     jobs = [
-        Trial(key, load_parameters(made[loss]), seed)
-        for key, (loss, seed) in enumerate(names)
-        if keep(f"{list(made).index(loss):02}-proxy-seed{seed}") is None
+        Trial(key, load_parameters(made[label]), seed)
+        for key, (label, seed) in enumerate(names)
+        if keep(file(label, seed)) is None
     ]
     with contextlib.closing(make_executor(config)) as executor:
         for key, outcome in run_all(jobs, executor):
-            loss, seed = names[key]
-            content = {"reward": outcome.reward, "seconds": outcome.seconds, "state": outcome.state}
-            keep(f"{list(made).index(loss):02}-proxy-seed{seed}", {"loss": loss, **content})
-            print(loss, seed, outcome, flush=True)
+            keep(file(*names[key]), asdict(outcome))
+            print(proxy, *names[key], outcome, flush=True)
+    return {label: [keep(file(label, seed)) or {} for seed in SEEDS] for label in made}
 
 
-def full_training(config: SearchConfig, made: dict[str, str], workers: int) -> dict[str, float]:
+def full_training(made: dict[str, str]) -> dict[str, float]:
     """AP on the test split by loss."""
-    choice = Choice(config.train.optimizer.learning_rate)
     rows = [Row(label, RETINANET, loss) for label, loss in made.items()]
-    with ThreadPoolExecutor(workers) as pool:
-        results = pool.map(lambda row: train(row, choice, 0, []), rows)
+    with ThreadPoolExecutor(len(rows)) as pool:
+        results = pool.map(lambda row: train(row, Choice(RATE[RETINANET]), 0, []), rows)
         return {
-            row.label: metric(result, "test") for row, result in zip(rows, results, strict=True)
+            row.label: 100 * metric(result, "test")
+            for row, result in zip(rows, results, strict=True)
         }
 
 
-def write(made: dict[str, str], full: dict[str, float], config: str) -> None:
-    rows = []
-    for key, loss in enumerate(made):
-        proxy = [keep(f"{key:02}-proxy-seed{seed}") or {} for seed in SEEDS]
-        rows.append((loss, [100 * p["reward"] for p in proxy], 100 * full[loss]))
-    first = [r[1][0] for r in rows]
-    means = [statistics.mean(r[1]) for r in rows]
-    full_ap = [r[2] for r in rows]
-    one, mean = spearmanr(first, full_ap).statistic, spearmanr(means, full_ap).statistic
-    better = [k for k in range(len(rows)) if full_ap[k] >= statistics.median(full_ap)]
-    among = spearmanr([first[k] for k in better], [full_ap[k] for k in better]).statistic
-    noise = statistics.median(statistics.stdev(r[1]) for r in rows if max(r[1]) > 1)
-    seconds = statistics.median(
-        (keep(f"{k:02}-proxy-seed{s}") or {})["seconds"] for k in range(len(rows)) for s in SEEDS
-    )
+@dataclass(frozen=True)
+class Signal:
+    """What a proxy tells of the full training."""
+
+    one_seed: float  # Spearman's rank correlation
+    mean_of_seeds: float
+    better_half: float  # of one seed, among the losses that end best
+    noise: float  # standard deviation over seeds, median of losses
+    seconds: float
+
+    @classmethod
+    def of(cls, outcomes: dict[str, list[dict[str, Any]]], full: dict[str, float]) -> Signal:
+        reward = {label: [100 * o["reward"] for o in runs] for label, runs in outcomes.items()}
+        ap = [full[label] for label in reward]
+        first = [values[0] for values in reward.values()]
+        better = [k for k in range(len(ap)) if ap[k] >= statistics.median(ap)]
+        return cls(
+            spearmanr(first, ap).statistic,
+            spearmanr([statistics.mean(values) for values in reward.values()], ap).statistic,
+            spearmanr([first[k] for k in better], [ap[k] for k in better]).statistic,
+            statistics.median(statistics.stdev(v) for v in reward.values() if max(v) > 1),
+            statistics.median(o["seconds"] for runs in outcomes.values() for o in runs),
+        )
+
+
+def write(measured: dict[str, dict[str, list[dict[str, Any]]]], full: dict[str, float]) -> None:
+    signals = {proxy: Signal.of(outcomes, full) for proxy, outcomes in measured.items()}
+    reward = {
+        proxy: {label: [100 * o["reward"] for o in runs] for label, runs in outcomes.items()}
+        for proxy, outcomes in measured.items()
+    }
     content = {
         "command": "python experiments/proxy.py",
-        "config": config,
         "machine": f"{platform.machine()}, two workers of one thread",
-        "spearman_one_seed": one,
-        "spearman_mean_of_seeds": mean,
-        "spearman_better_half": among,
-        "noise_over_seeds": noise,
-        "seconds_a_trial": seconds,
-        "losses": [{"loss": r[0], "rewards": r[1], "AP": r[2]} for r in rows],
+        "proxies": {
+            proxy: {"config": PROXIES[proxy], **asdict(signal), "rewards": reward[proxy]}
+            for proxy, signal in signals.items()
+        },
+        "AP": full,
     }
     (ROOT / "results/proxy.json").write_text(json.dumps(content, indent=1) + "\n")
     lines = [
         "# Does the proxy carry signal?",
         "",
-        f"`python experiments/proxy.py` with `{config}`; {platform.machine()}, CPU, one thread a trial,"
-        f" two at a time. A trial takes {seconds:.0f} s (median). Reward: AP on the evaluation split"
-        " after the proxy, three seeds of image order and augmentation; AP: on the test split after"
-        " full training, seed 0.",
+        f"`python experiments/proxy.py`; {platform.machine()}, CPU, one thread a trial, two at a time."
+        f" {len(full)} losses. Reward: AP on the evaluation split after the proxy, three seeds of image"
+        " order and augmentation; AP: on the test split after full training, seed 0.",
         "",
-        f"Spearman rank correlation over {len(rows)} losses: **{one:.2f}** (one seed of the proxy, as"
-        f" in a search), {mean:.2f} (mean of three). Among the better half alone: {among:.2f}."
-        f" Standard deviation of the reward over seeds: {noise:.2f} AP (median of losses with a"
-        " reward above 1).",
-        "",
-        "![Reward of the proxy against AP after full training](../docs/figures/proxy.png)",
-        "",
-        "| loss | reward by seed | mean | AP after full training |",
-        "|---|---|---|---|",
+        "| proxy | s a trial | rank correlation, one seed | mean of three seeds"
+        " | better half of the losses, one seed | noise over seeds (AP) |",
+        "|---|---|---|---|---|---|",
     ]
-    for (loss, values, ap), average in sorted(
-        zip(rows, means, strict=True), key=lambda r: -r[0][2]
-    ):
+    for proxy, signal in signals.items():
         lines.append(
-            f"| {loss} | {', '.join(f'{v:.1f}' for v in values)} | {average:.1f} | {ap:.1f} |"
+            f"| {proxy} (`{PROXIES[proxy]}`) | {signal.seconds:.0f} | **{signal.one_seed:.2f}** "
+            f"| {signal.mean_of_seeds:.2f} | {signal.better_half:.2f} | {signal.noise:.2f} |"
         )
+    lines += [
+        "",
+        "Spearman's rank correlation with AP after full training; the noise is the standard deviation,"
+        " median over losses with a reward above 1.",
+        "",
+        "![Rewards of the proxies against AP after full training](../docs/figures/proxy.png)",
+        "",
+        "| loss | "
+        + " | ".join(f"{proxy}, by seed" for proxy in reward)
+        + " | AP, full training |",
+        "|---" * (len(reward) + 2) + "|",
+    ]
+    for label in sorted(full, key=lambda label: -full[label]):
+        cells = [", ".join(f"{v:.1f}" for v in values[label]) for values in reward.values()]
+        lines.append(f"| {label} | " + " | ".join(cells) + f" | {full[label]:.1f} |")
     (ROOT / "results/proxy.md").write_text("\n".join(lines) + "\n")
-    draw(rows, one)
+    draw(reward, full, signals)
 
 
-def draw(rows: list[tuple[str, list[float], float]], correlation: float) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for loss, values, ap in rows:
-        axes.plot(values, [ap] * len(values), "o-", ms=4, lw=0.8, alpha=0.8)
-        axes.annotate(
-            loss, (max(values), ap), fontsize=6, xytext=(4, -2), textcoords="offset points"
+def draw(
+    reward: dict[str, dict[str, list[float]]], full: dict[str, float], signals: dict[str, Signal]
+) -> None:
+    figure = Figure(figsize=(5.2 * len(reward), 4.2), layout="constrained")
+    places = figure.subplots(1, len(reward), sharey=True, squeeze=False).flat
+    for axes, (proxy, of_losses) in zip(places, reward.items(), strict=True):
+        for label, values in of_losses.items():
+            axes.plot(values, [full[label]] * len(values), "o-", ms=4, lw=0.8, alpha=0.8)
+            place = (max(values), full[label])
+            axes.annotate(label, place, fontsize=6, xytext=(4, -2), textcoords="offset points")
+        axes.set(
+            xlabel="reward: AP on the evaluation split (a dot a seed)",
+            title=f"{proxy}: rank correlation {signals[proxy].one_seed:.2f}",
         )
-    axes.set(
-        xlabel="reward of the proxy: AP on the evaluation split (a dot a seed)",
-        ylabel="AP on the test split after full training",
-        title=f"Spearman rank correlation {correlation:.2f}",
-    )
-    axes.grid(alpha=0.3)
-    figure.savefig(ROOT / "docs/figures/proxy.png", dpi=130)
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("AP on the test split after full training")
+    figure.savefig(ROOT / "docs/figures/proxy.png", dpi=110)
 
 
 def main() -> None:
@@ -165,11 +197,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     os.chdir(ROOT)  # files of losses are named from there
-    config_file = f"configs/{RETINANET}-search.yaml"
-    config = load_search_config(config_file, {"executor.workers": options.workers})
     made = losses()
-    rewards(config, made)
-    write(made, full_training(config, made, options.workers), config_file)
+    measured = {proxy: rewards(proxy, made, options.workers) for proxy in PROXIES}
+    write(measured, full_training(made))
 
 
 if __name__ == "__main__":
