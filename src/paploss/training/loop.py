@@ -34,7 +34,7 @@ from paploss.evaluation.calibration import (
     fit_calibration,
     mark_correct,
 )
-from paploss.evaluation.coco import evaluate_coco
+from paploss.evaluation.coco import CocoEvaluation, evaluate_coco
 from paploss.loss.parameters import LossParameters, load_heads
 from paploss.presets import list_presets, load_preset_heads
 from paploss.training.batches import steps_per_epoch, training_batches
@@ -412,9 +412,11 @@ class _Training:
         found: list[dict[str, Any]] = gather_object(detect(model, batches, accelerator.device))
         return found
 
-    def _evaluate_and_keep_best(self) -> None:
+    def _evaluate_and_keep_best(self) -> tuple[CocoEvaluation, list[dict[str, Any]]]:
+        """Evaluation and detections of the evaluation split."""
         detections = self._detections(self.splits.evaluation)
-        metrics = evaluate_coco(self.splits.evaluation.ground_truth(), detections).metrics
+        evaluation = evaluate_coco(self.splits.evaluation.ground_truth(), detections)
+        metrics = evaluation.metrics
         if self.accelerator.is_main_process:
             self.run.log({"step": self.step, "epoch": self.step / self.steps_an_epoch, **metrics})
         self.accelerator.log({f"evaluation/{k}": v for k, v in metrics.items()}, step=self.step)
@@ -423,6 +425,7 @@ class _Training:
             if self.accelerator.is_main_process:
                 save_checkpoint(self.run.best, self._content())
         self.on_progress(Progress(self.step, self.steps, average_precision=metrics["AP"]))
+        return evaluation, detections
 
     def _finish(self) -> dict[str, Any]:
         """Evaluate the final model, calibrate its scores, write what is known."""
@@ -431,15 +434,14 @@ class _Training:
             return before
         if self.accelerator.is_main_process:
             self.run.forget_after(self.step, evaluated_again=True)
-        self._evaluate_and_keep_best()
-        detections = self._detections(self.splits.evaluation)
+        evaluation, detections = self._evaluate_and_keep_best()
         truth = self.splits.evaluation.ground_truth()
         result: dict[str, Any] = {
             "loss": self.config.loss.name,
             "seed": self.config.seed,
             "steps": self.steps,
             "seconds": self.seconds,
-            "evaluation": evaluate_coco(truth, detections).to_dict(),
+            "evaluation": evaluation.to_dict(),
         }
         calibration = Calibration()
         if self.criteria.ranking:
