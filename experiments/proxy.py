@@ -35,7 +35,7 @@ KEPT = ROOT / "results/runs/proxy"
 SEEDS = (0, 1, 2)
 PROXIES = {
     "search": "configs/shapes-retinanet-search.yaml",
-    "refine": "configs/shapes-retinanet-refine.yaml",
+    "refine": "configs/shapes-retinanet-refining-search.yaml",
 }
 
 

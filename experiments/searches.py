@@ -29,7 +29,7 @@ from paploss.search.study import Search, SearchProgress
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "results/searches"
 RETINANET = "configs/shapes-retinanet-search.yaml"
-REFINE = "configs/shapes-retinanet-refine.yaml"
+REFINE = "configs/shapes-retinanet-refining-search.yaml"
 # Name: configuration, and what differs from it.
 SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
     # From f(x) = x with short trials, then on from there with longer ones.
