@@ -97,9 +97,5 @@ def test_options_of_pap_reach_its_criteria() -> None:
         assert made[head].loss.localization == "iou"
         assert not made[head].loss.block_denominator_gradient
     one = LossParameters.linear()
-    assert (
-        make_criteria(loss, detector_config(), {"detector": one})[
-            "detector"
-        ].loss.parameters_of_loss
-        is one
-    )
+    criteria = make_criteria(loss, detector_config(), {"detector": one})
+    assert criteria["detector"].loss.parameters_of_loss == one
