@@ -122,7 +122,7 @@ def write_page() -> None:
         "`python experiments/searches.py NAME`; trials are short trainings from the same weights, two at"
         " a time of one thread each. *Reward*: AP on the evaluation split after a trial's training, so"
         " only searches with the same trials can be compared by it; *mean by round* shows every round"
-        " of 8. *Answer*: the trial that did best of six in a full training on the evaluation split, and"
+        " of 8. *Answer*: the trial that did best of the best few in a full training on the evaluation split, and"
         " the factor of its gradient scale that did.",
         "",
         "![Rewards of every trial](../../docs/figures/searches.png)",
