@@ -60,7 +60,7 @@ def measure(workers: int, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     one, two = measure(1, options.rounds), measure(2, options.rounds)
     gain = one["wall"] / two["wall"]
