@@ -29,10 +29,10 @@ def measure(workers: int, rounds: int) -> dict[str, Any]:
         "sampler.rounds": rounds,
         "executor.workers": workers,
         "executor.threads": 1,
+        # Every trial trains to its end: a linear start has trials that collapse at once.
+        "space.init": "retinanet-r50-fpn-coco-tied",
+        "finalists.epochs": None,
     }
-    # Every trial trains to its end: a linear start has trials that collapse at once.
-    settings["space.init"] = "retinanet-r50-fpn-coco-tied"
-    settings["finalists.epochs"] = None
     config = load_search_config(ROOT / CONFIG, settings)
     ends: list[float] = []
     with tempfile.TemporaryDirectory() as directory:

@@ -88,7 +88,8 @@ def substitution_figure() -> None:
 def functions_figure(name: str, heads: dict[str, LossParameters]) -> None:
     """The functions of several heads side by side, as in the paper's appendix."""
     figure = Figure(figsize=(3.5 * len(heads), 3.6), layout="constrained")
-    for axes, (head, parameters) in zip(figure.subplots(1, len(heads)), heads.items(), strict=True):
+    places = figure.subplots(1, len(heads), squeeze=False).flat
+    for axes, (head, parameters) in zip(places, heads.items(), strict=True):
         axes.plot([0, 1], [0, 1], ":", color="grey", label="f(x) = x")
         for function, points in zip(COLOURS, parameters.functions, strict=True):
             axes.plot(*np.array(points).T, "o-", ms=3, color=COLOURS[function], label=function)
