@@ -248,7 +248,8 @@ def test_the_scale_is_found_again_by_longer_trainings(tmp_path: Path) -> None:
     drawn = made.space.heads(made.study.best_trial.params)["detector"].gradient_scale
     assert np.log2(scale / drawn) % 1 == pytest.approx(0), "by factors of two"
     about = json.loads((tmp_path / "best.loss.json").read_text())["about"]["source"]
-    assert f"scale x {scale / drawn:g}" in about
+    answer = f"trial {made.study.best_trial.number} with scale x {scale / drawn:g}"
+    assert about.rpartition(", ")[2] == answer, "what the report calls the answer"
     fixed = search(
         tmp_path / "fixed", tasks.wants_scale_by_epochs, space__fixed=["scale"], **settings
     )

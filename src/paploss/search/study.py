@@ -305,7 +305,7 @@ class Search:
             "source": f"paploss search, {self.config.sampler.name}, "
             f"{self.config.sampler.rounds} x {self.config.sampler.samples} trials, "
             f"seed {self.config.sampler.seed}, trial {best.number}"
-            + (f", scale x {factor:g}" if factor != 1 else ""),
+            + (f" with scale x {factor:g}" if factor != 1 else ""),
             "reward": _reward(best),
         }
 
