@@ -75,7 +75,13 @@ def search(name: str, workers: int, places: dict[str, str]) -> None:
     start = time.perf_counter()
 
     def tell(progress: SearchProgress) -> None:
-        if progress.trials % config.sampler.samples == 0:
+        if progress.of_finalists:
+            print(
+                f"{name}: finalists {progress.finalists}/{progress.of_finalists} "
+                f"best {100 * progress.best_finalist:.2f} {time.perf_counter() - start:.0f} s",
+                flush=True,
+            )
+        elif progress.trials % config.sampler.samples == 0:
             print(
                 f"{name}: {progress.trials}/{progress.of_trials} best {100 * progress.best:.2f} "
                 f"mean {100 * progress.round_mean:.2f} collapsed {progress.collapsed} "

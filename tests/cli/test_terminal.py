@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def test_progress_fits_and_has_an_end() -> None:
     with search_progress(shown, quiet=False) as (on_trial, on_training):
         state = SearchProgress(40, 40, 312, 320, 0.451, 0.402, 13, 12, 36000.0)
         on_trial(state)
+        on_trial(replace(state, finalists=3, of_finalists=10, best_finalist=0.4932))
     with search_progress(shown, quiet=False) as (on_trial, on_training):
         on_training(0.0, 48.0)
         on_training(3.0, 48.0)
@@ -65,6 +67,7 @@ def test_progress_fits_and_has_an_end() -> None:
     assert max(map(len, text)) <= 80
     joined = "\n".join(text)
     assert "round 40/40 best 45.1 mean 40.2 collapsed 13 failed 12 10h00 left" in joined
+    assert "training 3/10 best 49.3 10h00 left" in joined
     assert "epoch 3/48 1 min left" in joined
     assert "loss 0.123 img/s 1234 AP 41.2" in joined
 

@@ -219,7 +219,13 @@ def test_hopeless_trials_are_pruned(tmp_path: Path) -> None:
 
 
 def test_finalists_are_judged_with_more_seeds(tmp_path: Path) -> None:
-    made = search(tmp_path, finalists__count=2, finalists__seeds=3)
+    seen: list[SearchProgress] = []
+    settings = configure(finalists__count=2, finalists__seeds=3)
+    made = Search(settings, tmp_path, seen.append, make_task=tasks.quick)
+    made.run()
+    shown = [(progress.finalists, progress.of_finalists) for progress in seen[-5:]]
+    assert shown == [(0, 0), (1, 4), (2, 4), (3, 4), (4, 4)], "of each its first seed was its trial"
+    assert seen[-1].best_finalist > seen[-1].best
     repeats = made.study.user_attrs["repeats"]
     assert len(repeats) == 6
     best = made.study.best_trial

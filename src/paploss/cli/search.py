@@ -143,6 +143,9 @@ def search_progress(
     begun: list[tuple[float, float]] = []  # when the trainings began, and where
 
     def on_trial(progress: SearchProgress) -> None:
+        if progress.of_finalists:
+            show_finalists(progress)
+            return
         state = (
             f"round {progress.round}/{progress.rounds} "
             f"best {percent(progress.best)} mean {percent(progress.round_mean)}"
@@ -157,6 +160,15 @@ def search_progress(
         round_ends = progress.trials * progress.rounds == progress.round * progress.of_trials
         if round_ends and not quiet and not console.is_terminal:
             console.print(state)
+
+    def show_finalists(progress: SearchProgress) -> None:
+        done, of = progress.finalists, progress.of_finalists
+        state = f"training {done}/{of} best {percent(progress.best_finalist)}"
+        if progress.seconds_left:
+            state += f" {_duration(progress.seconds_left)} left"
+        bar.update(searching, description="finalists", completed=done, total=of, state=state)
+        if not quiet and not console.is_terminal:
+            console.print(f"finalists: {state}")
 
     def on_training(epochs: float, of_epochs: float) -> None:
         bar.update(searching, visible=False)

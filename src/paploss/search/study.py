@@ -44,7 +44,7 @@ _REPEATS = "repeats"  # attribute of the study: rewards of the finalists when tr
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """What a display may want to know whenever a trial has finished."""
+    """What a display may want to know whenever a trial has finished, or a finalist's training."""
 
     round: int
     rounds: int
@@ -55,6 +55,9 @@ class SearchProgress:
     collapsed: int
     failed: int
     seconds_left: float | None
+    finalists: int = 0  # trainings that have finished
+    of_finalists: int = 0  # of those that are known to be needed; 0 while there are trials left
+    best_finalist: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class Search:
     Args:
         config: a search that was begun may be continued with more rounds, and on other machines.
         directory: of ``study.db`` and ``best.loss.json``.
-        on_progress: called whenever a trial has finished.
+        on_progress: called whenever a trial has finished, or a finalist's training.
         make_task: what gives a loss its reward.
     """
 
@@ -139,7 +142,9 @@ class Search:
         )
         if config.storage is not None:
             self._claim_study(directory.resolve())
-        self._durations: list[float] = []
+        self._durations: list[float] = []  # of trials
+        self._finalists: list[Outcome] = []
+        self._of_finalists = 0
 
     def _claim_study(self, directory: Path) -> None:
         """A store for many searches knows them by the names of their directories."""
@@ -288,9 +293,12 @@ class Search:
         if jobs:
             config = self.config.model_copy(update={"proxy": proxy})
             with contextlib.closing(make_executor(config, self.make_task)) as executor:
+                self._of_finalists += len(jobs)
                 for key, outcome in run_all(jobs, executor):
                     rewards[name(*wanted[key])] = outcome.reward
                     self.study.set_user_attr(_REPEATS, rewards)
+                    self._finalists.append(outcome)
+                    self.on_progress(self._progress(self.config.sampler.rounds - 1))
         return {
             (trial.number, factor): statistics.mean(rewards[name(trial, factor, s)] for s in seeds)
             for trial, factor in candidates
@@ -316,10 +324,14 @@ class Search:
         of_round = [t for t in finished if t.number // size == number]
         states = [trial.user_attrs.get(_OUTCOME, {}).get("state") for trial in finished]
         total = size * self.config.sampler.rounds
+        durations, waiting = self._durations, total - len(finished)
+        if self._of_finalists:
+            durations = [outcome.seconds for outcome in self._finalists]
+            waiting = self._of_finalists - len(self._finalists)
         left = None
-        if self._durations:
+        if durations:
             lanes = max(1, min(self.config.executor.workers or 1, size))
-            left = statistics.median(self._durations) * (total - len(finished)) / lanes
+            left = statistics.median(durations) * waiting / lanes
         return SearchProgress(
             round=number + 1,
             rounds=self.config.sampler.rounds,
@@ -330,6 +342,9 @@ class Search:
             collapsed=states.count("collapsed"),
             failed=states.count("failed"),
             seconds_left=left,
+            finalists=len(self._finalists),
+            of_finalists=self._of_finalists,
+            best_finalist=max((outcome.reward for outcome in self._finalists), default=0.0),
         )
 
 
