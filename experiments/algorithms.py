@@ -39,7 +39,7 @@ def main() -> None:
         "",
         "`python experiments/searches.py algorithms`, then `python experiments/algorithms.py`; x86_64,"
         " two workers of one thread. 160 trials a search; a trial is 31 steps of the tiny RetinaNet,"
-        " its reward the AP on 150 images of the evaluation split. Best reward so far, mean ± standard"
+        " its reward the AP on 200 images of the evaluation split. Best reward so far, mean ± standard"
         " deviation over repeats of the search.",
         "",
         "![Best reward by number of trials](../../docs/figures/algorithms.png)",

@@ -68,7 +68,7 @@ class Row:
     loss: str  # as `paploss train --loss` takes it
     settings: tuple[str, ...] = ()  # further ones, key=value
     paper: float | None = None  # AP of the paper, on COCO
-    weighted: bool = True  # whether its box weight is chosen
+    tuned: tuple[str, ...] = ("rate", "weight")  # what the evaluation split chooses
 
     @property
     def name(self) -> str:
@@ -131,10 +131,16 @@ def searched(
     config: str = RETINANET,
     settings: tuple[str, ...] = (),
     paper: float | None = None,
+    tuned: tuple[str, ...] = ("rate",),  # the search has weighed it
 ) -> Row:
     """What experiments/searches.py found."""
     found = f"results/searches/{search}.loss.json"
-    return Row(label, config, found, settings, paper, weighted=False)  # the search has weighed it
+    return Row(label, config, found, settings, paper, tuned)
+
+
+def variant(search: str, label: str, *settings: str, paper: float | None = None) -> Row:
+    """What a search found that is compared with searches alone: all at their rate."""
+    return searched(search, label, settings=settings, paper=paper, tuned=())
 
 
 def substitution(name: str, paper: float | None = None) -> Row:
@@ -145,13 +151,12 @@ def substitution(name: str, paper: float | None = None) -> Row:
 def unblocked(row: Row, paper: float) -> Row:
     """The same loss with the gradient of the denominator."""
     setting = "loss.block_denominator_gradient=false"
-    return Row(f"{row.label}, not blocked", row.config, row.loss, (setting,), paper, weighted=False)
+    return Row(f"{row.label}, not blocked", row.config, row.loss, (setting,), paper, ("rate",))
 
 
 def tables() -> dict[str, list[Row]]:
     """All tables; differences are to the first row."""
     best = searched("retinanet", paper=40.5)
-    coarse = searched("retinanet-coarse", "searched")  # what the ablations, as short, compare with
     best_faster_rcnn = searched("faster-rcnn", config=FASTER_RCNN, paper=42.0)
     best_detr = searched("deformable-detr", config=DETR, paper=45.3)
     focal = [usual(RETINANET, "focal+giou", 39.2), usual(RETINANET, "focal+l1", 37.5)]
@@ -188,20 +193,20 @@ def tables() -> dict[str, list[Row]]:
             substitution("square", 36.4),
         ],
         "functions-and-scale": [
-            searched("retinanet-coarse", "separate, scale", paper=40.5),
-            searched("retinanet-no-scale", "separate, scale 1", paper=39.4),
-            searched("retinanet-shared", "shared, scale", paper=37.8),
-            searched("retinanet-shared-no-scale", "shared, scale 1"),
+            variant("retinanet-coarse", "separate, scale", paper=40.5),
+            variant("retinanet-no-scale", "separate, scale 1", paper=39.4),
+            variant("retinanet-shared", "shared, scale", paper=37.8),
+            variant("retinanet-shared-no-scale", "shared, scale 1"),
         ],
         "localization": [
-            searched("retinanet-coarse", "GIoU", paper=40.5),
-            searched("retinanet-iou", "IoU", settings=("loss.localization=iou",), paper=38.1),
-            searched("retinanet-l1", "L1", settings=("loss.localization=l1",), paper=40.0),
+            variant("retinanet-coarse", "GIoU", paper=40.5),
+            variant("retinanet-iou", "IoU", "loss.localization=iou", paper=38.1),
+            variant("retinanet-l1", "L1", "loss.localization=l1", paper=40.0),
         ],
         "segments": [
-            searched("retinanet-coarse", "5 segments", paper=40.5),
-            searched("retinanet-3-segments", "3 segments", paper=34.2),
-            searched("retinanet-7-segments", "7 segments", paper=40.3),
+            variant("retinanet-coarse", "5 segments", paper=40.5),
+            variant("retinanet-3-segments", "3 segments", paper=34.2),
+            variant("retinanet-7-segments", "7 segments", paper=40.3),
         ],
         "denominator": [
             row
@@ -215,11 +220,14 @@ def tables() -> dict[str, list[Row]]:
                 unblocked(Row(name, blocked.config, blocked.loss), paper),
             )
         ],
-        "safe": [coarse, searched("retinanet-safe", "searched, safe space"), *published(RETINANET)],
+        "safe": [
+            variant("retinanet-coarse", "searched"),
+            variant("retinanet-safe", "searched, safe space"),
+            *published(RETINANET),
+        ],
         "samplers": [
-            searched("retinanet-coarse", "PPO2"),
-            searched("retinanet-cmaes", "CMA-ES"),
-            best,
+            variant("retinanet-coarse", "PPO2"),
+            variant("retinanet-cmaes", "CMA-ES"),
         ],
         # Other data, and no trained backbone.
         "bccd": [
@@ -294,9 +302,10 @@ def line(row: Row, extra: list[str]) -> dict[str, Any]:
     def judge(choice: Choice) -> float:
         return metric(train(row, choice, 0, extra))
 
-    tried = climb(RATE[row.config], Choice, judge)
+    best = Choice(RATE[row.config])
+    tried = climb(best.rate, Choice, judge) if "rate" in row.tuned else {best: judge(best)}
     best = max(tried, key=lambda choice: tried[choice])
-    if row.weighted and row.config not in NO_WEIGHTS:
+    if "weight" in row.tuned and row.config not in NO_WEIGHTS:
         usual_weight = BOX_WEIGHT.get(row.loss, 1.0)
 
         def weighted(weight: float) -> Choice:
