@@ -56,6 +56,7 @@ def test_progress_fits_and_has_an_end() -> None:
     with search_progress(shown, quiet=False) as (on_trial, on_training):
         state = SearchProgress(40, 40, 312, 320, 0.451, 0.402, 13, 12, 36000.0)
         on_trial(state)
+    with search_progress(shown, quiet=False) as (on_trial, on_training):
         on_trial(replace(state, finalists=3, of_finalists=10, best_finalist=0.4932))
     with search_progress(shown, quiet=False) as (on_trial, on_training):
         on_training(0.0, 48.0)
