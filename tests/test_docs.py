@@ -54,6 +54,15 @@ def test_programs_run_and_print_what_is_said(page: Path) -> None:
             assert printed.getvalue().strip() == output.strip()
 
 
+def test_figures_with_a_spread_are_those_of_the_tables() -> None:
+    spread = re.compile(r"\d+\.\d ± \d+\.\d")
+    tables = "".join(table.read_text() for table in sorted((ROOT / "results").rglob("*.md")))
+    measured = set(spread.findall(tables))
+    for page in (ROOT / "README.md", *PAGES):
+        told = set(spread.findall(page.read_text()))
+        assert told <= measured, f"{page.name}: {sorted(told - measured)} are in no table of results/"
+
+
 @pytest.mark.parametrize("page", with_block("yaml"))
 def test_settings_exist(page: Path, tmp_path: Path) -> None:
     for language, text in blocks(page):
