@@ -60,7 +60,9 @@ def test_figures_with_a_spread_are_those_of_the_tables() -> None:
     measured = set(spread.findall(tables))
     for page in (ROOT / "README.md", *PAGES):
         told = set(spread.findall(page.read_text()))
-        assert told <= measured, f"{page.name}: {sorted(told - measured)} are in no table of results/"
+        assert told <= measured, (
+            f"{page.name}: {sorted(told - measured)} are in no table of results/"
+        )
 
 
 @pytest.mark.parametrize("page", with_block("yaml"))

@@ -98,3 +98,7 @@ class Faulty(Quick):
 
 def faulty(config: str) -> Faulty:
     return Faulty(Path(json.loads(config)["train"]["data"]["path"]))
+
+
+def not_there(config: str) -> Quick:
+    raise FileNotFoundError("no such data")

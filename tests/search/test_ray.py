@@ -74,3 +74,16 @@ def test_trials_that_raise_or_hang_end_as_failed(cluster: Any, tmp_path: Path) -
         failed = [outcome for outcome in outcomes if outcome["state"] == "failed"]
         assert len(failed) == 1, outcomes
         assert message in failed[0]["message"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_data_that_is_not_there_is_an_error_with_the_name_of_the_machine(
+    cluster: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ChildProcessError, match=r"begin: FileNotFoundError: no such data \(on \w"):
+        search(
+            tmp_path,
+            tasks.not_there,
+            executor__name="ray",
+            executor__ray_address=cluster.address,
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sqlite3
 import subprocess
@@ -117,6 +118,27 @@ from tests.search.test_study import search
 if __name__ == "__main__":
     search(Path(sys.argv[1]), tasks.short, executor__workers=2)
 """
+
+
+def test_workers_that_cannot_begin_are_an_error_and_no_trial_is_lost(tmp_path: Path) -> None:
+    with pytest.raises(
+        ChildProcessError, match="no worker can begin: FileNotFoundError: no such data"
+    ):
+        search(tmp_path / "load", tasks.not_there, executor__workers=2)
+    unguarded = tmp_path / "unguarded.py"
+    unguarded.write_text(SCRIPT.replace('if __name__ == "__main__":', "if True:"))
+    root = Path(__file__).parents[2]
+    command = [sys.executable, str(unguarded), str(tmp_path / "script")]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith(
+        "ChildProcessError: no worker can begin: the process"
+    )
+    assert "__main__" in ended.stderr.splitlines()[-1]
+    for directory in ("load", "script"):
+        assert count_finished(tmp_path / directory / "study.db") == 0
+    assert trials(search(tmp_path / "load")) == trials(search(tmp_path / "undisturbed"))
 
 
 def count_finished(database: Path) -> int:

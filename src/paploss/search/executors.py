@@ -1,7 +1,8 @@
 """Where trials run: in this process, in processes of this machine, or on a Ray cluster.
 
 An executor takes jobs and tells events: a job asks half-way whether it may go on, and it finishes.
-Whatever happens to a job, even the death of its process, it finishes with an `Outcome`.
+Whatever happens to a job, even the death of its process, it finishes with an `Outcome`. Only where no
+process could begin a job at all is it an error, for then the fault is not a job's.
 """
 
 from __future__ import annotations
@@ -46,6 +47,12 @@ class Started(NamedTuple):
     """A job has begun: its process is up and the data are loaded."""
 
     key: int
+
+
+class Unable(NamedTuple):
+    """A process cannot load what jobs need."""
+
+    message: str
 
 
 class Asking(NamedTuple):
@@ -218,6 +225,7 @@ class LocalExecutor:
         self._config, self._make_task = config.model_dump_json(), make_task
         self.capacity = config.executor.workers
         self._workers: list[_Worker | None] = [None] * self.capacity
+        self._has_begun = False  # any job
 
     def submit(self, job: Job) -> None:
         place = next(
@@ -260,21 +268,39 @@ class LocalExecutor:
 
     def _events_of(self, worker: _Worker, ready: set[Any]) -> list[Asking | Finished]:
         events: list[Asking | Finished] = []
+        unable = None
         try:
             while worker.connection in ready and worker.connection.poll():
-                event: Started | Asking | Finished = worker.connection.recv()
+                event: Started | Unable | Asking | Finished = worker.connection.recv()
                 if isinstance(event, Started):
-                    worker.started = time.monotonic()
+                    worker.started, self._has_begun = time.monotonic(), True
                     continue
+                if isinstance(event, Unable):
+                    unable = event.message
+                    break
                 events.append(event)
                 if isinstance(event, Finished):
                     worker.job = None
                     self._limit.see(event.outcome.seconds)
         except (EOFError, OSError):
             pass
-        if worker.job is not None and not worker.process.is_alive():
-            events.append(self._bury(worker, _cause_of_death(worker.process.exitcode)))
+        if unable is not None:
+            events.append(self._cannot_begin(worker, unable))
+        elif worker.job is not None and not worker.process.is_alive():
+            cause = _cause_of_death(worker.process.exitcode)
+            begun = worker.started < math.inf
+            events.append(self._bury(worker, cause) if begun else self._cannot_begin(worker, cause))
         return events
+
+    def _cannot_begin(self, worker: _Worker, message: str) -> Finished:
+        buried = self._bury(worker, message)
+        if not self._has_begun:
+            hint = (
+                ' (a program must search below `if __name__ == "__main__":`, for workers import it)'
+            )
+            crashed = worker.process.exitcode == 1
+            raise ChildProcessError(f"no worker can begin: {message}{hint if crashed else ''}")
+        return buried
 
     def _bury(self, worker: _Worker, message: str) -> Finished:
         assert worker.job is not None
@@ -340,7 +366,11 @@ def _serve(
             start = time.perf_counter()
             try:
                 loaded = loaded or make_task(config)
-                connection.send(Started(job.key))
+            except Exception as error:
+                connection.send(Unable(f"{type(error).__name__}: {error}"))
+                return
+            connection.send(Started(job.key))
+            try:
 
                 def keep_going(ap: float, key: int = job.key) -> bool:
                     connection.send(Asking(key, ap))

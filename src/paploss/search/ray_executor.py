@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -11,18 +12,21 @@ from typing import Any
 import ray
 
 from paploss.search.config import SearchConfig
-from paploss.search.executors import Asking, Finished, Job, MakeTask, TimeLimit
+from paploss.search.executors import Asking, Finished, Job, MakeTask, TimeLimit, Unable
 from paploss.search.objective import Outcome
 
 
 def _run(
     make_task: MakeTask, config: str, job: Job, threads: int, timeout: float | None
-) -> Outcome:
+) -> Outcome | Unable:
     """In a worker of the cluster; the function keeps the task, data included, for the next trial."""
     import torch
 
     torch.set_num_threads(threads)
-    task = make_task(config)
+    try:
+        task = make_task(config)
+    except Exception as error:
+        return Unable(f"{type(error).__name__}: {error} (on {platform.node()})")
     if timeout is None:
         return task.run(job)
     # The clock starts here: the driver knows neither how long a trial queued nor how long data load.
@@ -55,6 +59,7 @@ class RayExecutor:
         )(_run)
         self._running: dict[Any, tuple[Job, float]] = {}
         self._settings = settings
+        self._has_begun = False  # any job
 
     @property
     def capacity(self) -> int:
@@ -74,11 +79,17 @@ class RayExecutor:
     def _finish(self, reference: Any) -> Finished:
         job, started = self._running.pop(reference)
         try:
-            outcome: Outcome = ray.get(reference)
-            self._limit.see(outcome.seconds)
+            outcome: Outcome | Unable = ray.get(reference)
         except Exception as error:  # of the cluster, or of the trial itself
             message = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
             outcome = Outcome(0.0, "failed", time.monotonic() - started, message)
+        if isinstance(outcome, Unable):
+            if not self._has_begun:
+                raise ChildProcessError(f"no worker can begin: {outcome.message}")
+            outcome = Outcome(0.0, "failed", time.monotonic() - started, outcome.message)
+        elif outcome.state != "failed":
+            self._has_begun = True
+            self._limit.see(outcome.seconds)
         return Finished(job.key, outcome)
 
     def answer(self, key: int, keep_going: bool) -> None:
