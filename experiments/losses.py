@@ -38,13 +38,12 @@ FIGURES = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 # The first learning rate of a configuration; of all losses.
 RATE = {
     "shapes-retinanet": 2e-3,
-    "shapes-retinanet-scratch": 2e-3,
     "shapes-faster-rcnn": 2e-3,
     "shapes-deformable-detr": 1e-3,
     "bccd-retinanet": 2e-3,
 }
 # Measured before box weights were tuned, with rates alone.
-NO_WEIGHTS = ("shapes-retinanet-scratch", "bccd-retinanet")
+NO_WEIGHTS = ("bccd-retinanet",)
 # The usual box weight; that of pap, 1, is a factor of its gradient scale.
 BOX_WEIGHT = {
     "focal+l1": 1.0,
@@ -102,7 +101,6 @@ TITLES = {
     "safe": "Free space, safe space, and the published parameters",
     "samplers": "What PPO2 and CMA-ES found",
     "bccd": "RetinaNet on blood cells (BCCD)",
-    "scratch": "RetinaNet on shapes, nothing trained before",
 }
 
 
@@ -111,7 +109,7 @@ def slug(text: str) -> str:
 
 
 RETINANET, FASTER_RCNN, DETR = "shapes-retinanet", "shapes-faster-rcnn", "shapes-deformable-detr"
-SCRATCH, BCCD = "shapes-retinanet-scratch", "bccd-retinanet"
+BCCD = "bccd-retinanet"
 PUBLISHED, PUBLISHED_FASTER_RCNN = "retinanet-r50-fpn-coco", "faster-rcnn-r50-fpn-coco"
 TIED = "published, f5 tied to f1"
 
@@ -229,18 +227,13 @@ def tables() -> dict[str, list[Row]]:
             variant("retinanet-coarse", "PPO2"),
             variant("retinanet-cmaes", "CMA-ES"),
         ],
-        # Other data, and no trained backbone.
+        # Other data.
         "bccd": [
             *published(BCCD),
             searched("bccd", "searched on BCCD", BCCD),
             searched("retinanet", "searched on shapes", BCCD),
             usual(BCCD, "focal+giou"),
             usual(BCCD, "focal+l1"),
-        ],
-        "scratch": [
-            *published(SCRATCH),
-            usual(SCRATCH, "focal+giou"),
-            usual(SCRATCH, "focal+l1"),
         ],
     }
 
