@@ -1,8 +1,8 @@
 """What a search costs beside its trainings, and what a second worker gains.
 
-A few rounds of a real search, with one worker and with two, each of one thread. Engine: all wall time
-in which a worker neither trains nor evaluates: starting processes, loading data, sampling, the store,
-waiting for the end of a round.
+A few rounds of a real search, with one worker and with two, each of one thread. Engine: wall time in
+which a worker neither trains nor evaluates: sampling, the store, messages. Apart from it are the start
+(processes, data) and the wait of a worker that has nothing left of a round for the one that has.
 
     python benchmarks/search_speed.py     # results/search_speed.{json,md}
 """
@@ -47,14 +47,17 @@ def measure(workers: int, rounds: int) -> dict[str, Any]:
     # Of the time after the first trials, in which processes start and data load once.
     steady = wall - ends[workers - 1]
     busy = sum(seconds) - sum(seconds[:workers])
+    size = config.sampler.samples
+    finishes = [ends[first : first + size] for first in range(0, len(ends), size)]
+    waiting = sum(of_round[-1] - end for of_round in finishes for end in of_round[-workers:])
     return {
         "workers": workers,
         "trials": len(seconds),
         "wall": wall,
         "trial": sum(seconds) / len(seconds),
         "start": ends[workers - 1] - max(seconds[:workers]),
-        "engine_share": 1 - sum(seconds) / workers / wall,
-        "engine_share_after_start": 1 - busy / workers / steady,
+        "waiting_share": waiting / workers / steady,
+        "engine_share": 1 - (busy + waiting) / workers / steady,
     }
 
 
@@ -72,15 +75,20 @@ def main() -> None:
         f"`python benchmarks/search_speed.py` with `{CONFIG}`, {one['trials']} trials,"
         f" one thread a worker; {platform.machine()}, 2 CPU cores.",
         "",
-        "| workers | wall s | s a trial | start s | engine, start included | engine after the start |",
+        "| workers | wall s | s a trial | start s | engine | waiting for the end of a round |",
         "|---|---|---|---|---|---|",
     ]
     for row in (one, two):
         lines.append(
             f"| {row['workers']} | {row['wall']:.0f} | {row['trial']:.1f} | {row['start']:.1f} "
-            f"| {100 * row['engine_share']:.1f}% | {100 * row['engine_share_after_start']:.1f}% |"
+            f"| {100 * row['engine_share']:.1f}% | {100 * row['waiting_share']:.1f}% |"
         )
-    lines += ["", f"Two workers are {gain:.2f} times as fast as one."]
+    lines += [
+        "",
+        "*Engine* and *waiting* are shares of all wall time after the start: sampling, store and messages;"
+        " and a worker without a trial while another has the last of a round, which PPO2 needs before it"
+        f" draws the next. Two workers are {gain:.2f} times as fast as one.",
+    ]
     (ROOT / "results/search_speed.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
