@@ -118,7 +118,10 @@ class Signal:
             spearmanr([statistics.mean(values) for values in reward.values()], ap).statistic,
             spearmanr([first[k] for k in better], [ap[k] for k in better]).statistic,
             statistics.median(statistics.stdev(v) for v in reward.values() if max(v) > 1),
-            statistics.median(o["seconds"] for runs in outcomes.values() for o in runs),
+            # The shortest of those that trained to their end: other work may have run beside them.
+            min(
+                o["seconds"] for runs in outcomes.values() for o in runs if o["state"] == "complete"
+            ),
         )
 
 
@@ -198,8 +201,11 @@ def main() -> None:
     options = parser.parse_args()
     os.chdir(ROOT)  # files of losses are named from there
     made = losses()
-    measured = {proxy: rewards(proxy, made, options.workers) for proxy in PROXIES}
-    write(measured, full_training(made))
+    full = full_training(made)
+    measured: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for proxy in PROXIES:
+        measured[proxy] = rewards(proxy, made, options.workers)
+        write(measured, full)
 
 
 if __name__ == "__main__":
