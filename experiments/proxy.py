@@ -184,8 +184,9 @@ def draw(
     for axes, (proxy, of_losses) in zip(places, reward.items(), strict=True):
         for label, values in of_losses.items():
             axes.plot(values, [full[label]] * len(values), "o-", ms=4, lw=0.8, alpha=0.8)
-            place = (max(values), full[label])
-            axes.annotate(label, place, fontsize=6, xytext=(4, -2), textcoords="offset points")
+            if "+" not in label:  # the changed ones are a crowd, and in the table
+                place = (max(values), full[label])
+                axes.annotate(label, place, fontsize=7, xytext=(4, -2), textcoords="offset points")
         axes.set(
             xlabel="reward: AP on the evaluation split (a dot a seed)",
             title=f"{proxy}: rank correlation {signals[proxy].one_seed:.2f}",
