@@ -75,13 +75,14 @@ def main() -> None:
         f"`python benchmarks/search_speed.py` with `{CONFIG}`, {one['trials']} trials,"
         f" one thread a worker; {platform.machine()}, 2 CPU cores.",
         "",
-        "| workers | wall s | s a trial | start s | engine | waiting for the end of a round |",
-        "|---|---|---|---|---|---|",
+        "| workers | wall s | s a trial | start s | engine | waiting for the end of a round | both |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in (one, two):
         lines.append(
             f"| {row['workers']} | {row['wall']:.0f} | {row['trial']:.1f} | {row['start']:.1f} "
-            f"| {100 * row['engine_share']:.1f}% | {100 * row['waiting_share']:.1f}% |"
+            f"| {100 * row['engine_share']:.1f}% | {100 * row['waiting_share']:.1f}% "
+            f"| {100 * (row['engine_share'] + row['waiting_share']):.1f}% |"
         )
     lines += [
         "",
