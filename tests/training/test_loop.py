@@ -190,7 +190,7 @@ def test_broken_checkpoints_are_named(tmp_path: Path) -> None:
 def test_calibrated_scores_keep_their_order(finished: tuple[Path, dict[str, Any]]) -> None:
     from PIL import Image
 
-    trained = load_detector(finished[0] / "checkpoints/last.pt")
+    trained = load_detector(str(finished[0] / "checkpoints/last.pt"))
     boxes, labels, probabilities = trained.predict(Image.new("RGB", (128, 128), "gray"))
     assert len(boxes) == len(labels) == len(probabilities) == 100
     assert (probabilities.diff() <= 0).all()

@@ -22,9 +22,9 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
     temporary.replace(path)
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path | str) -> dict[str, Any]:
     """Read a checkpoint onto the CPU; a `ValueError` names the file if it is none of ours."""
-    if not path.is_file():
+    if not Path(path).is_file():
         raise ValueError(f"{path}: no such checkpoint")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)

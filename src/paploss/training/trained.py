@@ -38,7 +38,7 @@ class TrainedDetector:
         return output["boxes"].cpu(), output["labels"].cpu(), self.calibration(logits).cpu()
 
 
-def load_detector(path: Path, device: torch.device | str | None = None) -> TrainedDetector:
+def load_detector(path: Path | str, device: torch.device | str | None = None) -> TrainedDetector:
     """The detector of a checkpoint, in evaluation mode."""
     content = load_checkpoint(path)
     config = TrainConfig.model_validate(content["config"])
@@ -57,7 +57,7 @@ def load_detector(path: Path, device: torch.device | str | None = None) -> Train
     )
 
 
-def read_image(path: Path) -> Image.Image:
+def read_image(path: Path | str) -> Image.Image:
     """An RGB image, turned as its camera says."""
     try:
         with Image.open(path) as image:
