@@ -30,7 +30,7 @@ docs: $(READY)  # site/index.html; broken links and anchors are errors
 VARIANTS := no-scale shared shared-no-scale iou l1 3-segments 7-segments safe cmaes
 ABLATIONS := substitutions functions-and-scale localization segments denominator safe samplers
 results: $(READY)
-	$(BIN)/python experiments/searches.py retinanet-coarse retinanet faster-rcnn deformable-detr
+	$(BIN)/python experiments/searches.py retinanet-coarse retinanet faster-rcnn-coarse faster-rcnn deformable-detr
 	$(BIN)/python experiments/losses.py retinanet faster-rcnn deformable-detr
 	$(BIN)/python experiments/searches.py $(addprefix retinanet-,$(VARIANTS)) algorithms
 	$(BIN)/python experiments/losses.py $(ABLATIONS)

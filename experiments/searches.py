@@ -35,7 +35,11 @@ SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
     # From f(x) = x with short trials, then on from there with longer ones.
     "retinanet-coarse": (RETINANET, {}),
     "retinanet": (REFINE, {"space.init": "results/searches/retinanet-coarse.loss.json"}),
-    "faster-rcnn": ("configs/shapes-faster-rcnn-search.yaml", {}),
+    "faster-rcnn-coarse": ("configs/shapes-faster-rcnn-search.yaml", {}),
+    "faster-rcnn": (
+        "configs/shapes-faster-rcnn-refining-search.yaml",
+        {"space.init": "results/searches/faster-rcnn-coarse.loss.json"},
+    ),
     "deformable-detr": ("configs/shapes-deformable-detr-search.yaml", {}),
     "bccd": ("configs/bccd-retinanet-search.yaml", {}),
     "retinanet-cmaes": (RETINANET, {"sampler.name": "cmaes"}),
