@@ -9,12 +9,33 @@ from __future__ import annotations
 
 import json
 import statistics
-from pathlib import Path
+from typing import Any
 
-from losses import TITLES
+from losses import ROOT, TITLES
+from searches import SEARCHES
 
-ROOT = Path(__file__).parent.parent
+FOUND = "results/searches/"
 DETECTORS = ("retinanet", "faster-rcnn", "deformable-detr", "bccd")
+
+
+def read(kind: str, name: str) -> dict[str, Any] | None:
+    """A search or a table, if it is there."""
+    file = ROOT / f"results/{kind}/{name}.json"
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def training_minutes(search: str) -> float:
+    """Of one full training, as a finalist of a search gets."""
+    table = read("tables", next(name for name in DETECTORS if search.startswith(name)))
+    assert table is not None
+    return statistics.mean(row["seconds"] for row in table["rows"] if "seconds" in row) / 60
+
+
+def search_minutes(name: str) -> float:
+    """On two cores, finalists included."""
+    search = read("searches", name)
+    assert search is not None
+    return (60 * search["hours"] + len(search["finalists"]) * training_minutes(name)) / 2
 
 
 def searches() -> list[str]:
@@ -23,20 +44,45 @@ def searches() -> list[str]:
         " | minutes in all on two cores | minutes of one training |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name in ("retinanet-coarse", *DETECTORS):
-        file = ROOT / f"results/searches/{name}.json"
-        if not file.exists():
+    for name in SEARCHES:
+        search = read("searches", name)
+        if search is None or "/" in name:
             continue
-        search = json.loads(file.read_text())
-        table = ROOT / f"results/tables/{name.removesuffix('-coarse')}.json"
-        rows = json.loads(table.read_text())["rows"]
-        training = statistics.mean(row["seconds"] for row in rows if "seconds" in row) / 60
-        finalists = len(search["finalists"])
-        in_all = (60 * search["hours"] + finalists * training) / 2
         lines.append(
-            f"| {name} | {len(search['rewards'])} "
-            f"| {search['states'].get('collapsed', 0)} | {search['hours']:.2f} | {finalists} "
-            f"| {in_all:.0f} | {training:.1f} |"
+            f"| {name} | {len(search['rewards'])} | {search['states'].get('collapsed', 0)}"
+            f" | {search['hours']:.2f} | {len(search['finalists'])} | {search_minutes(name):.0f}"
+            f" | {training_minutes(name):.1f} |"
+        )
+    return lines
+
+
+def needed_searches(loss: str) -> list[str]:
+    """The search that found a loss, and those that it went on from."""
+    if not loss.startswith(FOUND):
+        return []
+    name = loss.removeprefix(FOUND).removesuffix(".loss.json")
+    return [name, *needed_searches(SEARCHES[name][1].get("space.init", ""))]
+
+
+def reruns() -> list[str]:
+    lines = [
+        "| table | trainings | searches | minutes on two cores: trainings | searches | in all |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in TITLES:
+        table = read("tables", name)
+        if table is None:
+            continue
+        runs = {
+            row["label"]: len(row["tried_on_evaluation"]) + len(table["seeds"]) - 1
+            for row in table["rows"]
+        }
+        training = sum(runs[row["label"]] * row.get("seconds", 0) for row in table["rows"]) / 60 / 2
+        found = {search for row in table["rows"] for search in needed_searches(row["loss"])}
+        searching = sum(search_minutes(search) for search in found)
+        lines.append(
+            f"| {name} | {sum(runs.values())} | {len(found)} | {training:.0f} | {searching:.0f}"
+            f" | {training + searching:.0f} |"
         )
     return lines
 
@@ -44,7 +90,10 @@ def searches() -> list[str]:
 def trainings() -> list[str]:
     lines = []
     for name in DETECTORS:
-        rows = json.loads((ROOT / f"results/tables/{name}.json").read_text())["rows"]
+        table = read("tables", name)
+        if table is None:
+            continue
+        rows = table["rows"]
         lines += [f"| {TITLES[name]} | s a training |", "|---|---|"]
         lines += [f"| {row['label']} | {row['seconds']:.0f} |" for row in rows if "seconds" in row]
         lines.append("")
@@ -65,6 +114,11 @@ def main() -> None:
         "Searches; the best trials are trained at length, as many minutes each as one training:",
         "",
         *searches(),
+        "",
+        "Every table from nothing, with all searches behind it (a search that two tables share counts"
+        " in both):",
+        "",
+        *reruns(),
         "",
         "Trainings with evaluation:",
         "",
