@@ -27,8 +27,8 @@ docs: $(READY)  # site/index.html; broken links and anchors are errors
 # Every table of results/tables; days of computing from nothing, but what is finished is not run again.
 # One alone: experiments/searches.py NAME, then experiments/losses.py TABLE. BCCD is not shipped:
 # make results BCCD=PATH WEIGHTS=mobilenet_v2.pth
-VARIANTS := no-scale shared shared-no-scale iou l1 3-segments 7-segments safe cmaes
-ABLATIONS := substitutions functions-and-scale localization segments denominator safe samplers
+VARIANTS := no-scale shared shared-no-scale iou l1 3-segments 7-segments safe
+ABLATIONS := substitutions functions-and-scale localization segments denominator safe
 results: $(READY)
 	$(BIN)/python experiments/searches.py retinanet-coarse retinanet faster-rcnn-coarse faster-rcnn deformable-detr
 	$(BIN)/python experiments/losses.py retinanet faster-rcnn deformable-detr

@@ -99,7 +99,6 @@ TITLES = {
     "segments": "Segments of a function",
     "denominator": "Gradient of the denominator, blocked or not",
     "safe": "Free space, safe space, and the published parameters",
-    "samplers": "What PPO2 and CMA-ES found",
     "bccd": "RetinaNet on blood cells (BCCD)",
 }
 
@@ -222,10 +221,6 @@ def tables() -> dict[str, list[Row]]:
             variant("retinanet-coarse", "searched"),
             variant("retinanet-safe", "searched, safe space"),
             *published(RETINANET),
-        ],
-        "samplers": [
-            variant("retinanet-coarse", "PPO2"),
-            variant("retinanet-cmaes", "CMA-ES"),
         ],
         # Other data.
         "bccd": [

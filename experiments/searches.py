@@ -42,12 +42,6 @@ SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "deformable-detr": ("configs/shapes-deformable-detr-search.yaml", {}),
     "bccd": ("configs/bccd-retinanet-search.yaml", {}),
-    "retinanet-cmaes": (RETINANET, {"sampler.name": "cmaes"}),
-    "retinanet-random": (RETINANET, {"sampler.name": "random"}),
-    "retinanet-warm": (
-        RETINANET,
-        {"space.init": "retinanet-r50-fpn-coco-tied", "sampler.sigma": 0.1},
-    ),
     "retinanet-safe": (RETINANET, {"space.safe": True}),
     "retinanet-no-scale": (RETINANET, {"space.fixed": ["scale"]}),
     "retinanet-shared": (RETINANET, {"space.shared": True}),
