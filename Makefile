@@ -25,19 +25,15 @@ docs: $(READY)  # site/index.html; broken links and anchors are errors
 	$(BIN)/mkdocs build --strict
 
 # Every table of results/tables; days of computing from nothing, but what is finished is not run again.
-# One alone: experiments/searches.py NAME, then experiments/losses.py TABLE. BCCD is not shipped:
+# One alone: experiments/losses.py TABLE, which also runs the searches that it needs. BCCD is not shipped:
 # make results BCCD=PATH WEIGHTS=mobilenet_v2.pth
-VARIANTS := no-scale shared shared-no-scale iou l1 3-segments 7-segments safe
 ABLATIONS := substitutions functions-and-scale localization segments denominator safe
 results: $(READY)
-	$(BIN)/python experiments/searches.py retinanet-coarse retinanet faster-rcnn-coarse faster-rcnn deformable-detr
 	$(BIN)/python experiments/losses.py retinanet faster-rcnn deformable-detr
-	$(BIN)/python experiments/searches.py $(addprefix retinanet-,$(VARIANTS)) algorithms
 	$(BIN)/python experiments/losses.py $(ABLATIONS)
 	$(BIN)/python experiments/algorithms.py
 ifdef BCCD
-	$(BIN)/python experiments/searches.py bccd --data $(BCCD) --weights $(WEIGHTS)
-	$(BIN)/python experiments/losses.py bccd --data $(BCCD) --weights $(WEIGHTS)
+	$(BIN)/python experiments/losses.py bccd trap --data $(BCCD) --weights $(WEIGHTS)
 endif
 	$(BIN)/python experiments/proxy.py
 	$(BIN)/python experiments/presets.py

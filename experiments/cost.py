@@ -12,9 +12,8 @@ import statistics
 from typing import Any
 
 from losses import ROOT, TITLES
-from searches import SEARCHES
+from searches import SEARCHES, behind
 
-FOUND = "results/searches/"
 DETECTORS = ("retinanet", "faster-rcnn", "deformable-detr", "bccd")
 
 
@@ -26,7 +25,8 @@ def read(kind: str, name: str) -> dict[str, Any] | None:
 
 def training_minutes(search: str) -> float:
     """Of one full training, as a finalist of a search gets."""
-    table = read("tables", next(name for name in DETECTORS if search.startswith(name)))
+    detectors = [name for name in DETECTORS if search.startswith(name)]
+    table = read("tables", detectors[0] if detectors else "retinanet")
     assert table is not None
     return statistics.mean(row["seconds"] for row in table["rows"] if "seconds" in row) / 60
 
@@ -56,14 +56,6 @@ def searches() -> list[str]:
     return lines
 
 
-def needed_searches(loss: str) -> list[str]:
-    """The search that found a loss, and those that it went on from."""
-    if not loss.startswith(FOUND):
-        return []
-    name = loss.removeprefix(FOUND).removesuffix(".loss.json")
-    return [name, *needed_searches(SEARCHES[name][1].get("space.init", ""))]
-
-
 def reruns() -> list[str]:
     lines = [
         "| table | trainings | searches | minutes on two cores: trainings | searches | in all |",
@@ -78,7 +70,8 @@ def reruns() -> list[str]:
             for row in table["rows"]
         }
         training = sum(runs[row["label"]] * row.get("seconds", 0) for row in table["rows"]) / 60 / 2
-        found = {search for row in table["rows"] for search in needed_searches(row["loss"])}
+        losses = {row["loss"].format(seed=seed) for row in table["rows"] for seed in table["seeds"]}
+        found = {search for loss in losses for search in behind(loss)}
         searching = sum(search_minutes(search) for search in found)
         lines.append(
             f"| {name} | {sum(runs.values())} | {len(found)} | {training:.0f} | {searching:.0f}"

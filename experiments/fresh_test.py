@@ -37,7 +37,9 @@ def judge(run: str) -> float:
 def main() -> None:
     rows = {"searched": searched("retinanet"), "published": Row("", RETINANET, PUBLISHED)}
     runs = [
-        f"{row.name}-lr{RATE[RETINANET]:g}-seed{seed}" for row in rows.values() for seed in SEEDS
+        f"{row.name(seed)}-lr{RATE[RETINANET]:g}-seed{seed}"
+        for row in rows.values()
+        for seed in SEEDS
     ]
     with ProcessPoolExecutor(2) as pool:
         values = list(pool.map(judge, runs))

@@ -4,7 +4,8 @@ Every loss gets its learning rate and its box weight (pap: its gradient scale) b
 value, half and twice that, and on by factors of two while the best is at an end; judged by AP on the
 evaluation split with seed 0. The best is then run with all seeds, and only those runs' AP on the test
 split is reported. The result of every finished run is kept in results/runs/ and
-not run again, whichever table asks for it; a stopped one continues in its run directory.
+not run again, whichever table asks for it; a stopped one continues in its run directory. Searches that
+a row needs are run first, unless they are kept in results/searches.
 
     python experiments/losses.py retinanet [substitutions ...]     # results/tables/NAME.{json,md}
     python experiments/losses.py bccd --data PATH --weights FILE
@@ -29,7 +30,10 @@ from pathlib import Path
 from threading import Semaphore
 from typing import Any
 
+import reported
+from matplotlib.figure import Figure
 from scipy.stats import t as student
+from searches import behind, search_unless_kept
 
 ROOT = Path(__file__).parent.parent
 SEEDS = (0, 1, 2)
@@ -64,18 +68,21 @@ class Row:
 
     label: str
     config: str
-    loss: str  # as `paploss train --loss` takes it
+    loss: str  # as `paploss train --loss` takes it; with {seed} in it, one a seed
     settings: tuple[str, ...] = ()  # further ones, key=value
-    paper: float | None = None  # AP of the paper, on COCO
+    paper: reported.Figures = ()  # those of the paper, on COCO
     tuned: tuple[str, ...] = ("rate", "weight")  # what the evaluation split chooses
 
-    @property
-    def name(self) -> str:
-        """The same for the same training, in whatever table."""
-        loss = Path(self.loss).name.removesuffix(".loss.json")
-        if self.loss.endswith(".json"):  # another content of the file is another loss
-            loss += "-" + hashlib.sha256((ROOT / self.loss).read_bytes()).hexdigest()[:6]
-        return "-".join(slug(part) for part in (loss, *self.settings))
+    def loss_of(self, seed: int) -> str:
+        return self.loss.format(seed=seed)
+
+    def name(self, seed: int) -> str:
+        """The same for the same training but for its seed, in whatever table."""
+        loss = self.loss_of(seed)
+        name = re.sub(r"^results/(searches|losses)/|\.loss\.json$", "", loss)
+        if loss.endswith(".json"):  # another content of the file is another loss
+            name += "-" + hashlib.sha256((ROOT / loss).read_bytes()).hexdigest()[:6]
+        return "-".join(slug(part) for part in (name, *self.settings))
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,8 @@ TITLES = {
     "localization": "What a box's quality is measured by",
     "segments": "Segments of a function",
     "denominator": "Gradient of the denominator, blocked or not",
-    "safe": "Free space, safe space, and the published parameters",
+    "trap": "Published losses, and what they are without the trap",
+    "safe": "Free space and safe space",
     "bccd": "RetinaNet on blood cells (BCCD)",
 }
 
@@ -113,8 +121,8 @@ PUBLISHED, PUBLISHED_FASTER_RCNN = "retinanet-r50-fpn-coco", "faster-rcnn-r50-fp
 TIED = "published, f5 tied to f1"
 
 
-def usual(config: str, loss: str, paper: float | None = None) -> Row:
-    return Row(loss, config, loss, paper=paper)
+def usual(config: str, loss: str, figures: dict[str, reported.Figures] | None = None) -> Row:
+    return Row(loss, config, loss, paper=(figures or {}).get(loss, ()))
 
 
 def published(config: str, preset: str = PUBLISHED) -> list[Row]:
@@ -124,109 +132,111 @@ def published(config: str, preset: str = PUBLISHED) -> list[Row]:
 
 def searched(
     search: str,
+    figures: dict[str, reported.Figures],
     label: str = "searched",
     config: str = RETINANET,
-    settings: tuple[str, ...] = (),
-    paper: float | None = None,
-    tuned: tuple[str, ...] = ("rate",),  # the search has weighed it
 ) -> Row:
-    """What experiments/searches.py found."""
+    """What a search found; it has weighed it."""
     found = f"results/searches/{search}.loss.json"
-    return Row(label, config, found, settings, paper, tuned)
+    return Row(label, config, found, paper=figures.get(label, ()), tuned=("rate",))
 
 
-def variant(search: str, label: str, *settings: str, paper: float | None = None) -> Row:
-    """What a search found that is compared with searches alone: all at their rate."""
-    return searched(search, label, settings=settings, paper=paper, tuned=())
+def space(name: str, label: str, *settings: str, scaled: bool = True) -> Row:
+    """What three quick searches found, each in the same space, trained at their rate with a seed each."""
+    search = f"spaces/{name}" if name else "algorithms/ppo2"
+    figures = reported.RETINANET.get(label if name else "searched", ())
+    tuned = ("weight",) if scaled else ()
+    found = f"results/searches/{search}/{{seed}}.loss.json"
+    return Row(label, RETINANET, found, settings, figures, tuned)
 
 
-def substitution(name: str, paper: float | None = None) -> Row:
+def substitution(name: str) -> Row:
     """One hand-made function in all five places."""
-    return Row(name, RETINANET, f"results/losses/{name}.loss.json", paper=paper)
+    return Row(name, RETINANET, f"results/losses/{name}.loss.json", paper=reported.RETINANET[name])
 
 
-def unblocked(row: Row, paper: float) -> Row:
-    """The same loss with the gradient of the denominator."""
-    setting = "loss.block_denominator_gradient=false"
-    return Row(f"{row.label}, not blocked", row.config, row.loss, (setting,), paper, ("rate",))
+def blocked_or_not(row: Row, name: str, figures: dict[str, reported.Figures]) -> list[Row]:
+    """A loss without and with the gradient of the denominator."""
+    return [
+        replace(row, label=f"{name}, blocked"),
+        replace(
+            row,
+            label=f"{name}, not blocked",
+            settings=("loss.block_denominator_gradient=false",),
+            paper=figures["not blocked"],
+        ),
+    ]
 
 
 def tables() -> dict[str, list[Row]]:
-    """All tables; differences are to the first row."""
-    best = searched("retinanet", paper=40.5)
-    best_faster_rcnn = searched("faster-rcnn", config=FASTER_RCNN, paper=42.0)
-    best_detr = searched("deformable-detr", config=DETR, paper=45.3)
-    focal = [usual(RETINANET, "focal+giou", 39.2), usual(RETINANET, "focal+l1", 37.5)]
+    """All tables; differences are to the first row of the same configuration."""
+    best = searched("retinanet", reported.RETINANET)
+    best_faster_rcnn = searched("faster-rcnn", reported.FASTER_RCNN, config=FASTER_RCNN)
+    best_detr = searched("deformable-detr", reported.DEFORMABLE_DETR, config=DETR)
     return {
         # The paper's main table: three detectors from the same trained backbone, the same epochs.
         "retinanet": [
             best,
             *published(RETINANET),
-            substitution("linear", 22.9),
-            *focal,
-            usual(RETINANET, "ap+l1", 35.4),
-            usual(RETINANET, "alrp", 39.0),
-            usual(RETINANET, "rs"),
+            substitution("linear"),
+            *(
+                usual(RETINANET, loss, reported.RETINANET)
+                for loss in ("focal+giou", "focal+l1", "ap+l1", "alrp", "rs")
+            ),
         ],
         "faster-rcnn": [
             best_faster_rcnn,
             *published(FASTER_RCNN, PUBLISHED_FASTER_RCNN),
-            usual(FASTER_RCNN, "ce+l1", 39.0),
-            usual(FASTER_RCNN, "ce+giou", 39.1),
-            usual(FASTER_RCNN, "alrp", 40.7),
-            usual(FASTER_RCNN, "cse-autoloss-a", 40.4),
+            *(
+                usual(FASTER_RCNN, loss, reported.FASTER_RCNN)
+                for loss in ("ce+l1", "ce+giou", "alrp", "cse-autoloss-a")
+            ),
         ],
         "deformable-detr": [
             best_detr,
             *(replace(row, label=f"RetinaNet's, {row.label}") for row in published(DETR)),
-            usual(DETR, "focal+l1+giou", 43.8),
+            usual(DETR, "focal+l1+giou", reported.DEFORMABLE_DETR),
         ],
         # Its ablations.
-        "substitutions": [
-            best,
-            substitution("sigmoid", 3.2),
-            substitution("sqrt", 2.3),
-            substitution("linear", 22.9),
-            substitution("square", 36.4),
-        ],
+        "substitutions": [best, *map(substitution, ("sigmoid", "sqrt", "linear", "square"))],
         "functions-and-scale": [
-            variant("retinanet-coarse", "separate, scale", paper=40.5),
-            variant("retinanet-no-scale", "separate, scale 1", paper=39.4),
-            variant("retinanet-shared", "shared, scale", paper=37.8),
-            variant("retinanet-shared-no-scale", "shared, scale 1"),
+            space("", "separate, scale"),
+            space("no-scale", "separate, scale 1", scaled=False),
+            space("shared", "shared, scale"),
+            space("shared-no-scale", "shared, scale 1", scaled=False),
         ],
         "localization": [
-            variant("retinanet-coarse", "GIoU", paper=40.5),
-            variant("retinanet-iou", "IoU", "loss.localization=iou", paper=38.1),
-            variant("retinanet-l1", "L1", "loss.localization=l1", paper=40.0),
+            space("", "GIoU"),
+            space("iou", "IoU", "loss.localization=iou"),
+            space("l1", "L1", "loss.localization=l1"),
         ],
         "segments": [
-            variant("retinanet-coarse", "5 segments", paper=40.5),
-            variant("retinanet-3-segments", "3 segments", paper=34.2),
-            variant("retinanet-7-segments", "7 segments", paper=40.3),
+            space("", "5 segments"),
+            space("3-segments", "3 segments"),
+            space("7-segments", "7 segments"),
         ],
         "denominator": [
-            row
-            for blocked, name, paper in (
-                (best, "RetinaNet", 0.8),
-                (best_faster_rcnn, "Faster R-CNN", 29.5),
-                (best_detr, "Deformable DETR", 27.8),
-            )
-            for row in (
-                replace(blocked, label=f"{name}, blocked"),
-                unblocked(Row(name, blocked.config, blocked.loss), paper),
-            )
+            *blocked_or_not(best, "RetinaNet", reported.RETINANET),
+            *blocked_or_not(best_faster_rcnn, "Faster R-CNN", reported.FASTER_RCNN),
+            *blocked_or_not(best_detr, "Deformable DETR", reported.DEFORMABLE_DETR),
         ],
-        "safe": [
-            variant("retinanet-coarse", "searched"),
-            variant("retinanet-safe", "searched, safe space"),
-            *published(RETINANET),
+        # The trap: published losses with and without it, a search that may find it and one that may not.
+        "trap": [
+            replace(row, label=f"{name}, {row.label}")
+            for name, config, preset in (
+                ("RetinaNet", RETINANET, PUBLISHED),
+                ("Faster R-CNN", FASTER_RCNN, PUBLISHED_FASTER_RCNN),
+                ("Deformable DETR", DETR, PUBLISHED),
+                ("blood cells", BCCD, PUBLISHED),
+            )
+            for row in published(config, preset)
         ],
+        "safe": [space("", "free space"), space("safe", "safe space")],
         # Other data.
         "bccd": [
             *published(BCCD),
-            searched("bccd", "searched on BCCD", BCCD),
-            searched("retinanet", "searched on shapes", BCCD),
+            searched("bccd", {}, "searched on BCCD", BCCD),
+            searched("retinanet", {}, "searched on shapes", BCCD),
             usual(BCCD, "focal+giou"),
             usual(BCCD, "focal+l1"),
         ],
@@ -236,16 +246,17 @@ def tables() -> dict[str, list[Row]]:
 def train(row: Row, choice: Choice, seed: int, extra: list[str]) -> dict[str, Any]:
     """The result of one run; trains it unless it is there."""
     weight = f"-box{choice.box_weight:g}" if choice.box_weight else ""
-    run = ROOT / "runs" / row.config / f"{row.name}-lr{choice.rate:g}{weight}-seed{seed}"
+    run = ROOT / "runs" / row.config / f"{row.name(seed)}-lr{choice.rate:g}{weight}-seed{seed}"
     kept = ROOT / "results/runs" / row.config / f"{run.name}.json"
     if not kept.exists():
         settings = list(row.settings)
         if choice.box_weight:
             settings.append(f"loss.box_weight={choice.box_weight}")
         command = [sys.executable, "-m", "paploss", "train", f"configs/{row.config}.yaml"]
-        command += ["--loss", row.loss, "--lr", str(choice.rate), "--seed", str(seed)]
+        command += ["--loss", row.loss_of(seed), "--lr", str(choice.rate), "--seed", str(seed)]
         command += [part for setting in settings for part in ("--set", setting)]
-        command += ["--run", str(run), "--json", *extra]
+        # The last model is what counts; looking at it on the way would only take time.
+        command += ["--set", "evaluate_every=1000", "--run", str(run), "--json", *extra]
         # One thread a run, two runs at a time: cheaper than two threads on one run.
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         with AT_ONCE:
@@ -355,37 +366,46 @@ def write(name: str, rows: list[dict[str, Any]], missing: list[str]) -> None:
         f"# {TITLES[name]}",
         "",
         f"`{command}`, {configs}; {platform.machine()}, CPU, one thread a run. Test split, mean ±"
-        f" standard deviation over seeds {seeds}; *difference* to the first row by seed, mean ± half a"
-        " 95% interval (Student's t).",
+        f" standard deviation over seeds {seeds}; *difference* by seed to the first row of the"
+        " configuration, mean ± half a 95% interval (Student's t).",
         "",
     ]
-    with_paper = any(row["paper"] for row in rows)
-    head = ["loss", *FIGURES, "difference", "s a run"] + ["paper, COCO"] * with_paper
+    head = ["loss", *FIGURES, "difference", "s a run"]
     lines += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in rows:
         cells = [row["label"]]
         cells += [
             f"{statistics.mean(row[f]):.1f} ± {statistics.stdev(row[f]):.1f}" for f in FIGURES
         ]
-        cells.append("" if row is rows[0] else difference(row["AP"], rows[0]["AP"]))
+        first = next(other for other in rows if other["config"] == row["config"])
+        cells.append("" if row is first else difference(row["AP"], first["AP"]))
         cells.append(f"{row['seconds']:.0f}" if "seconds" in row else "-")
-        if with_paper:
-            cells.append(f"{row['paper']:.1f}" if row["paper"] else "")
         lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", f"![AP of every row, a dot a seed]({name}.png)"]
     for row in rows:
         if row["collapsed"]:
             lines += ["", f"{row['label']}: {row['collapsed']} of {len(SEEDS)} collapsed, AP 0."]
     if missing:
         lines += ["", f"Not there yet: {', '.join(missing)}."]
-    finished = [row for row in rows if "per_class" in row]
-    classes = list(finished[0]["per_class"])
-    lines += ["", "AP by class, and calibration error before and after calibration:", ""]
-    lines.append("| loss | " + " | ".join([*classes, "before", "after"]) + " |")
-    lines.append("|---" * (len(classes) + 3) + "|")
-    for row in finished:
-        values = [f"{row['per_class'][c]:.1f}" for c in classes]
-        values += [f"{value:.3f}" for value in row.get("calibration", [])] or ["", ""]
-        lines.append(f"| {row['label']} | " + " | ".join(values) + " |")
+    if any(row["paper"] for row in rows):
+        lines += ["", "The paper's own figures, with ResNet-50 on COCO:", ""]
+        lines += ["| loss | " + " | ".join(FIGURES) + " |", "|---" * (len(FIGURES) + 1) + "|"]
+        for row in rows:
+            if row["paper"]:
+                told = " | ".join(f"{value:.1f}" for value in row["paper"])
+                lines.append(f"| {row['label']} | {told} |")
+    lines += ["", "AP by class, and calibration error before and after calibration:"]
+    for config in dict.fromkeys(row["config"] for row in rows):
+        finished = [row for row in rows if row["config"] == config and "per_class" in row]
+        if not finished:
+            continue
+        classes = list(finished[0]["per_class"])
+        lines += ["", "| loss | " + " | ".join([*classes, "before", "after"]) + " |"]
+        lines.append("|---" * (len(classes) + 3) + "|")
+        for row in finished:
+            values = [f"{row['per_class'][c]:.1f}" for c in classes]
+            values += [f"{value:.3f}" for value in row.get("calibration", [])] or ["", ""]
+            lines.append(f"| {row['label']} | " + " | ".join(values) + " |")
     lines += [
         "",
         "AP on the evaluation split (seed 0) from which rate and box weight were chosen:",
@@ -397,6 +417,22 @@ def write(name: str, rows: list[dict[str, Any]], missing: list[str]) -> None:
         )
         lines.append(f"- {row['label']}: {tried} → **{row['chosen']}**")
     (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
+    draw(rows, folder / f"{name}.png")
+
+
+def draw(rows: list[dict[str, Any]], file: Path) -> None:
+    """AP of the rows from top to bottom: a dot a seed, a stroke for the mean."""
+    figure = Figure(figsize=(6.4, 0.7 + 0.32 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    configs = list(dict.fromkeys(row["config"] for row in rows))
+    for place, row in enumerate(rows):
+        colour = f"C{configs.index(row['config'])}"
+        axes.plot(row["AP"], [place] * len(row["AP"]), "o", color=colour, ms=5, alpha=0.6)
+        axes.plot(statistics.mean(row["AP"]), place, "|", color=colour, ms=16, mew=2)
+    axes.set(xlabel="AP on the test split", ylim=(len(rows) - 0.5, -0.5))
+    axes.set_yticks(range(len(rows)), [row["label"] for row in rows], fontsize=8)
+    axes.grid(axis="x", alpha=0.3)
+    figure.savefig(file, dpi=110)
 
 
 def main() -> None:
@@ -407,20 +443,26 @@ def main() -> None:
     parser.add_argument("--data")
     parser.add_argument("--weights")
     options = parser.parse_args()
-    extra = ["--data", options.data] if options.data else []
+    extra, places = [], {}  # of blood cells; all else is shipped
+    if options.data:
+        extra += ["--data", options.data]
+        places["train.data.path"] = options.data
     if options.weights:
         extra += ["--set", f"detector.weights={options.weights}"]
+        places["train.detector.weights"] = options.weights
     for name in options.tables:
         wanted = [row for row in made[name] if not options.rows or row.label in options.rows]
+        losses = [row.loss_of(seed) for row in wanted for seed in SEEDS]
+        for search in [search for loss in losses for search in behind(loss)]:
+            search_unless_kept([search], 2, places if search == "bccd" else {})
         compare(name, made[name], wanted, extra)
 
 
 def compare(name: str, rows: list[Row], wanted: list[Row], extra: list[str]) -> None:
     """Make a table; it is written anew with every row that is complete."""
-    there = [r for r in wanted if not r.loss.endswith(".json") or (ROOT / r.loss).exists()]
     done: dict[Row, dict[str, Any]] = {}
     with ThreadPoolExecutor(2) as pool:
-        begun = {pool.submit(line, row, extra): row for row in there}
+        begun = {pool.submit(line, row, extra if row.config == BCCD else []): row for row in wanted}
         for future in as_completed(begun):
             done[begun[future]] = future.result()
             missing = [row.label for row in rows if row not in done]

@@ -1,7 +1,7 @@
 """Does the proxy of a search carry signal? Rank correlation of its reward with AP after full training.
 
 Losses of many kinds, from f(x) = x to the published shapes and random changes of them, are each given
-the short trainings of two searches (three seeds) and the full one (seed 0, AP on the test split).
+the short trainings of three searches (three seeds) and the full one (seed 0, AP on the test split).
 Finished ones are kept in results/runs and not run again, so the command can be repeated.
 
     python experiments/proxy.py     # results/proxy.{json,md}, docs/figures/proxy.png
@@ -34,6 +34,7 @@ ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "results/runs/proxy"
 SEEDS = (0, 1, 2)
 PROXIES = {
+    "quick": "configs/shapes-retinanet-quick-search.yaml",
     "search": "configs/shapes-retinanet-search.yaml",
     "refine": "configs/shapes-retinanet-refining-search.yaml",
 }

@@ -4,8 +4,8 @@ Each search is resumable: its study stays in runs/searches/NAME, and the same co
 found is kept in results/searches: NAME.loss.json, and NAME.json with the rewards of all trials. One
 that is there is not run again.
 
-    python experiments/searches.py retinanet [retinanet-safe ...] [--workers 2]
-    python experiments/searches.py algorithms       # all of its searches
+    python experiments/searches.py retinanet-coarse retinanet [--workers 2]
+    python experiments/searches.py algorithms       # all below it; or algorithms/ppo2
     python experiments/searches.py bccd --data PATH --weights FILE
 """
 
@@ -30,6 +30,7 @@ ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "results/searches"
 RETINANET = "configs/shapes-retinanet-search.yaml"
 REFINE = "configs/shapes-retinanet-refining-search.yaml"
+QUICK = "configs/shapes-retinanet-quick-search.yaml"
 # Name: configuration, and what differs from it.
 SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
     # From f(x) = x with short trials, then on from there with longer ones.
@@ -42,16 +43,8 @@ SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "deformable-detr": ("configs/shapes-deformable-detr-search.yaml", {}),
     "bccd": ("configs/bccd-retinanet-search.yaml", {}),
-    "retinanet-safe": (RETINANET, {"space.safe": True}),
-    "retinanet-no-scale": (RETINANET, {"space.fixed": ["scale"]}),
-    "retinanet-shared": (RETINANET, {"space.shared": True}),
-    "retinanet-shared-no-scale": (RETINANET, {"space.shared": True, "space.fixed": ["scale"]}),
-    "retinanet-iou": (RETINANET, {"train.loss.localization": "iou"}),
-    "retinanet-l1": (RETINANET, {"train.loss.localization": "l1"}),
-    "retinanet-3-segments": (RETINANET, {"space.segments": 3}),
-    "retinanet-7-segments": (RETINANET, {"space.segments": 7}),
 }
-# Search algorithms, four times each, with a trial short enough for twenty-four searches.
+# Searches that are compared with each other, with quick trials, several of each: one may be lucky.
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo2": {},
     "random": {"sampler.name": "random"},
@@ -60,11 +53,28 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "gp": {"sampler.name": "gp"},
     "ppo2-warm": {"space.init": "retinanet-r50-fpn-coco", "sampler.sigma": 0.1},
 }
-SHORT = {"proxy.fraction": 0.25, "finalists.count": 1, "finalists.epochs": None}
-for algorithm, own in ALGORITHMS.items():
-    for seed in range(4):
-        settings = SHORT | own | {"sampler.seed": seed}
-        SEARCHES[f"algorithms/{algorithm}-{seed}"] = (RETINANET, settings)
+SPACES: dict[str, dict[str, Any]] = {  # beside that of algorithms/ppo2
+    "no-scale": {"space.fixed": ["scale"]},
+    "shared": {"space.shared": True},
+    "shared-no-scale": {"space.shared": True, "space.fixed": ["scale"]},
+    "iou": {"train.loss.localization": "iou"},
+    "l1": {"train.loss.localization": "l1"},
+    "3-segments": {"space.segments": 3},
+    "7-segments": {"space.segments": 7},
+    "safe": {"space.safe": True},
+}
+for kind, variants, repeats in (("algorithms", ALGORITHMS, 4), ("spaces", SPACES, 3)):
+    for variant, own in variants.items():
+        for seed in range(repeats):
+            SEARCHES[f"{kind}/{variant}/{seed}"] = (QUICK, own | {"sampler.seed": seed})
+
+
+def behind(loss: str) -> list[str]:
+    """The search that found a loss, after those that it went on from; none if it was not searched."""
+    if not loss.startswith("results/searches/"):
+        return []
+    name = loss.removeprefix("results/searches/").removesuffix(".loss.json")
+    return [*behind(SEARCHES[name][1].get("space.init", "")), name]
 
 
 def search(name: str, workers: int, places: dict[str, str]) -> None:
@@ -115,12 +125,21 @@ def search(name: str, workers: int, places: dict[str, str]) -> None:
     (KEPT / f"{name}.json").write_text(json.dumps(content) + "\n")
     found_file = ROOT / "runs/searches" / name / "best.loss.json"
     (KEPT / f"{name}.loss.json").write_text(found_file.read_text())
+    write_page()
+
+
+def search_unless_kept(names: list[str], workers: int, places: dict[str, str]) -> None:
+    os.chdir(ROOT)  # files of losses are named from there
+    for name in names:
+        if not (KEPT / f"{name}.json").exists():
+            search(name, workers, places)
 
 
 def write_page() -> None:
-    """All searches that are there but those of the algorithms, which have a page of their own."""
-    found = {name: KEPT / f"{name}.json" for name in SEARCHES if "/" not in name}
-    results = {name: json.loads(file.read_text()) for name, file in found.items() if file.exists()}
+    """All searches that are there: each of the long ones, the quick ones by kind."""
+    found = {name: KEPT / f"{name}.json" for name in SEARCHES}
+    kept = {name: json.loads(file.read_text()) for name, file in found.items() if file.exists()}
+    results = {name: result for name, result in kept.items() if "/" not in name}
     lines = [
         "# Searches",
         "",
@@ -146,8 +165,35 @@ def write_page() -> None:
             f"| {100 * max(result['rewards']):.1f} | {means} "
             f"| {about[about.index('trial ') :]} | {at_length} | {result['hours']:.2f} |"
         )
+    lines += ["", *quick_searches(kept)]
     (KEPT / "README.md").write_text("\n".join(lines) + "\n")
     draw({name: result["rewards"] for name, result in results.items()})
+
+
+def quick_searches(kept: dict[str, dict[str, Any]]) -> list[str]:
+    """A line for each kind of quick search, over its repeats."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for name, result in kept.items():
+        if "/" in name:
+            kinds.setdefault(name.rpartition("/")[0], []).append(result)
+    lines = [
+        f"Quick searches (`{QUICK}`), 160 trials each, all of one kind together; means over repeats:",
+        "",
+        "| searches | repeats | best reward of each | mean of the first round | of the last"
+        " | collapsed | core-hours of one |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for kind, results in kinds.items():
+        first, last = (
+            100 * statistics.mean(result["round_means"][k] for result in results) for k in (0, -1)
+        )
+        best = ", ".join(f"{100 * max(result['rewards']):.1f}" for result in results)
+        collapsed = sum(result["states"].get("collapsed", 0) for result in results)
+        hours = statistics.mean(result["hours"] for result in results)
+        lines.append(
+            f"| {kind} | {len(results)} | {best} | {first:.1f} | {last:.1f} | {collapsed} | {hours:.2f} |"
+        )
+    return lines if kinds else []
 
 
 def draw(rewards: dict[str, list[float]]) -> None:
@@ -170,20 +216,18 @@ def draw(rewards: dict[str, list[float]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    groups = sorted({name.partition("/")[0] for name in SEARCHES})
-    parser.add_argument("names", nargs="+", choices=groups)
+    folders = {str(folder) for name in SEARCHES for folder in Path(name).parents} - {"."}
+    parser.add_argument("names", nargs="+", choices=[*SEARCHES, *sorted(folders)])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--data")
     parser.add_argument("--weights")
     options = parser.parse_args()
-    os.chdir(ROOT)  # files of losses are named from there
     given = {"train.data.path": options.data, "train.detector.weights": options.weights}
     places = {setting: place for setting, place in given.items() if place}
-    for name in SEARCHES:
-        if name.partition("/")[0] in options.names:
-            if not (KEPT / f"{name}.json").exists():
-                search(name, options.workers, places)
-            write_page()
+    for asked in options.names:
+        names = [name for name in SEARCHES if f"{name}/".startswith(f"{asked}/")]
+        search_unless_kept(names, options.workers, places)
+    write_page()
 
 
 if __name__ == "__main__":
