@@ -381,7 +381,7 @@ def write(name: str, rows: list[dict[str, Any]], missing: list[str]) -> None:
         cells.append("" if row is first else difference(row["AP"], first["AP"]))
         cells.append(f"{row['seconds']:.0f}" if "seconds" in row else "-")
         lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", f"![AP of every row, a dot a seed]({name}.png)"]
+    lines += ["", f"![AP of every row, a dot a seed](../../docs/figures/tables/{name}.png)"]
     for row in rows:
         if row["collapsed"]:
             lines += ["", f"{row['label']}: {row['collapsed']} of {len(SEEDS)} collapsed, AP 0."]
@@ -417,7 +417,7 @@ def write(name: str, rows: list[dict[str, Any]], missing: list[str]) -> None:
         )
         lines.append(f"- {row['label']}: {tried} → **{row['chosen']}**")
     (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
-    draw(rows, folder / f"{name}.png")
+    draw(rows, ROOT / f"docs/figures/tables/{name}.png")
 
 
 def draw(rows: list[dict[str, Any]], file: Path) -> None:
