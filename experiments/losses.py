@@ -439,7 +439,7 @@ def main() -> None:
     made = tables()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", choices=made)
-    parser.add_argument("--rows", nargs="+", help="only these, by label; all others come later")
+    parser.add_argument("--rows", nargs="+", help="only these, by label; others stay as they are")
     parser.add_argument("--data")
     parser.add_argument("--weights")
     options = parser.parse_args()
@@ -460,7 +460,10 @@ def main() -> None:
 
 def compare(name: str, rows: list[Row], wanted: list[Row], extra: list[str]) -> None:
     """Make a table; it is written anew with every row that is complete."""
-    done: dict[Row, dict[str, Any]] = {}
+    file = ROOT / f"results/tables/{name}.json"
+    old = json.loads(file.read_text())["rows"] if file.exists() else []
+    before = {content["label"]: content for content in old}
+    done = {row: before[row.label] for row in rows if row not in wanted and row.label in before}
     with ThreadPoolExecutor(2) as pool:
         begun = {pool.submit(line, row, extra if row.config == BCCD else []): row for row in wanted}
         for future in as_completed(begun):
