@@ -164,6 +164,7 @@ def blocked_or_not(row: Row, name: str, figures: dict[str, reported.Figures]) ->
             label=f"{name}, not blocked",
             settings=("loss.block_denominator_gradient=false",),
             paper=figures["not blocked"],
+            tuned=("rate", "weight"),  # the search weighed it for the blocked one
         ),
     ]
 
