@@ -46,8 +46,6 @@ RATE = {
     "shapes-deformable-detr": 1e-3,
     "bccd-retinanet": 2e-3,
 }
-# Measured before box weights were tuned, with rates alone.
-NO_WEIGHTS = ("bccd-retinanet",)
 # The usual box weight; that of pap, 1, is a factor of its gradient scale.
 BOX_WEIGHT = {
     "focal+l1": 1.0,
@@ -305,7 +303,7 @@ def line(row: Row, extra: list[str]) -> dict[str, Any]:
     best = Choice(RATE[row.config])
     tried = climb(best.rate, Choice, judge) if "rate" in row.tuned else {best: judge(best)}
     best = max(tried, key=lambda choice: tried[choice])
-    if "weight" in row.tuned and row.config not in NO_WEIGHTS:
+    if "weight" in row.tuned:
         usual_weight = BOX_WEIGHT.get(row.loss, 1.0)
 
         def weighted(weight: float) -> Choice:
