@@ -47,7 +47,13 @@ def test_control_c_stops_cleanly_and_the_same_command_continues(tmp_path: Path) 
     command = [sys.executable, "-m", "paploss", "search", *SMALL, "--workers=2"]
     command += [f"--run={tmp_path}", "--set=proxy.epochs=3"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Tests that a shell runs in the background inherit that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120
     while not (tmp_path / "study.db").exists() and time.monotonic() < deadline:
