@@ -109,7 +109,7 @@ def main() -> None:
         *searches(),
         "",
         "Every table from nothing, with all searches behind it (a search that two tables share counts"
-        " in both):",
+        " in both; of a table that is not complete, what is there):",
         "",
         *reruns(),
         "",
