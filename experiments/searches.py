@@ -43,6 +43,10 @@ SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "deformable-detr": ("configs/shapes-deformable-detr-search.yaml", {}),
     "bccd": ("configs/bccd-retinanet-search.yaml", {}),
+    # Their like in the other space, safe or free.
+    "faster-rcnn-free": ("configs/shapes-faster-rcnn-search.yaml", {"space.safe": False}),
+    "deformable-detr-safe": ("configs/shapes-deformable-detr-search.yaml", {"space.safe": True}),
+    "bccd-safe": ("configs/bccd-retinanet-search.yaml", {"space.safe": True}),
 }
 # Searches that are compared with each other, with quick trials, several of each: one may be lucky.
 ALGORITHMS: dict[str, dict[str, Any]] = {
