@@ -134,9 +134,9 @@ def searched(
     label: str = "searched",
     config: str = RETINANET,
 ) -> Row:
-    """What a search found; it has weighed it."""
+    """What a search found."""
     found = f"results/searches/{search}.loss.json"
-    return Row(label, config, found, paper=figures.get(label, ()), tuned=("rate",))
+    return Row(label, config, found, paper=figures.get(label, ()))
 
 
 def space(name: str, label: str, *settings: str, scaled: bool = True) -> Row:
@@ -162,7 +162,6 @@ def blocked_or_not(row: Row, name: str, figures: dict[str, reported.Figures]) ->
             label=f"{name}, not blocked",
             settings=("loss.block_denominator_gradient=false",),
             paper=figures["not blocked"],
-            tuned=("rate", "weight"),  # the search weighed it for the blocked one
         ),
     ]
 
@@ -247,10 +246,7 @@ def tables() -> dict[str, list[Row]]:
         "bccd": [
             *published(BCCD),
             searched("bccd", {}, "searched on BCCD", BCCD),
-            # Its search weighed it on other data.
-            replace(
-                searched("retinanet", {}, "searched on shapes", BCCD), tuned=("rate", "weight")
-            ),
+            searched("retinanet", {}, "searched on shapes", BCCD),
             usual(BCCD, "focal+giou"),
             usual(BCCD, "focal+l1"),
         ],
