@@ -244,9 +244,9 @@ def tables() -> dict[str, list[Row]]:
         ],
         # Other data.
         "bccd": [
-            *published(BCCD),
-            searched("bccd", {}, "searched on BCCD", BCCD),
             searched("retinanet", {}, "searched on shapes", BCCD),
+            searched("bccd", {}, "searched on BCCD", BCCD),
+            *published(BCCD),
             usual(BCCD, "focal+giou"),
             usual(BCCD, "focal+l1"),
         ],
