@@ -12,17 +12,9 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from searches import ALGORITHMS, KEPT, QUICK, ROOT, SEARCHES, search_unless_kept
+from searches import ALGORITHM_LABELS, ALGORITHMS, KEPT, QUICK, ROOT, SEARCHES, search_unless_kept
 
 MARKS = (40, 80, 120, 160)
-LABELS = {
-    "ppo2": "PPO2",
-    "random": "random",
-    "tpe": "TPE",
-    "cmaes": "CMA-ES",
-    "gp": "Gaussian process",
-    "ppo2-warm": "PPO2 from the published loss",
-}
 
 
 def best_so_far(algorithm: str) -> np.ndarray:
@@ -53,7 +45,7 @@ def main() -> None:
             f"{rows[:, mark - 1].mean():.1f} ± {rows[:, mark - 1].std(ddof=1):.1f}"
             for mark in MARKS
         ]
-        lines.append(f"| {LABELS[name]} | {len(rows)} | " + " | ".join(cells) + " |")
+        lines.append(f"| {ALGORITHM_LABELS[name]} | {len(rows)} | " + " | ".join(cells) + " |")
     folder = ROOT / "results/tables"
     (folder / "algorithms.md").write_text("\n".join(lines) + "\n")
     draw(curves, ROOT / "docs/figures/algorithms.png")
@@ -64,7 +56,7 @@ def draw(curves: dict[str, np.ndarray], file: Path) -> None:
     axes = figure.subplots()
     for colour, (name, rows) in enumerate(curves.items()):
         trials = np.arange(1, rows.shape[1] + 1)
-        axes.plot(trials, rows.mean(0), color=f"C{colour}", label=LABELS[name])
+        axes.plot(trials, rows.mean(0), color=f"C{colour}", label=ALGORITHM_LABELS[name])
         axes.fill_between(trials, rows.min(0), rows.max(0), color=f"C{colour}", alpha=0.12, lw=0)
     axes.set(xlabel="trials", ylabel="best reward so far (AP): mean and range of repeats")
     axes.legend(fontsize=8, loc="lower right")

@@ -33,7 +33,7 @@ from typing import Any
 import reported
 from matplotlib.figure import Figure
 from scipy.stats import t as student
-from searches import behind, search_unless_kept
+from searches import ALGORITHM_LABELS, behind, search_unless_kept
 
 ROOT = Path(__file__).parent.parent
 SEEDS = (0, 1, 2)
@@ -103,6 +103,7 @@ TITLES = {
     "localization": "What a box's quality is measured by",
     "segments": "Segments of a function",
     "denominator": "Gradient of the denominator, blocked or not",
+    "algorithms-at-length": "What each search algorithm found, trained in full",
     "trap": "Published losses, and what they are without the trap",
     "safe": "Free space and safe space",
     "bccd": "RetinaNet on blood cells (BCCD)",
@@ -117,6 +118,7 @@ RETINANET, FASTER_RCNN, DETR = "shapes-retinanet", "shapes-faster-rcnn", "shapes
 BCCD = "bccd-retinanet"
 PUBLISHED, PUBLISHED_FASTER_RCNN = "retinanet-r50-fpn-coco", "faster-rcnn-r50-fpn-coco"
 TIED = "published, f5 tied to f1"
+PPO2 = "algorithms/ppo2"  # quick searches in the free space, by which others are measured
 
 
 def usual(config: str, loss: str, figures: dict[str, reported.Figures] | None = None) -> Row:
@@ -139,10 +141,9 @@ def searched(
     return Row(label, config, found, paper=figures.get(label, ()))
 
 
-def space(name: str, label: str, *settings: str, scaled: bool = True) -> Row:
-    """What three quick searches found, each in the same space, trained at their rate with a seed each."""
-    search = f"spaces/{name}" if name else "algorithms/ppo2"
-    figures = reported.RETINANET.get(label if name else "searched", ())
+def quick(search: str, label: str, *settings: str, scaled: bool = True) -> Row:
+    """What three quick searches of a kind found, trained at their rate with a seed each."""
+    figures = reported.RETINANET.get("searched" if search == PPO2 else label, ())
     tuned = ("weight",) if scaled else ()
     found = f"results/searches/{search}/{{seed}}.loss.json"
     return Row(label, RETINANET, found, settings, figures, tuned)
@@ -198,25 +199,29 @@ def tables() -> dict[str, list[Row]]:
         # Its ablations.
         "substitutions": [best, *map(substitution, ("sigmoid", "sqrt", "linear", "square"))],
         "functions-and-scale": [
-            space("", "separate, scale"),
-            space("no-scale", "separate, scale 1", scaled=False),
-            space("shared", "shared, scale"),
-            space("shared-no-scale", "shared, scale 1", scaled=False),
+            quick(PPO2, "separate, scale"),
+            quick("spaces/no-scale", "separate, scale 1", scaled=False),
+            quick("spaces/shared", "shared, scale"),
+            quick("spaces/shared-no-scale", "shared, scale 1", scaled=False),
         ],
         "localization": [
-            space("", "GIoU"),
-            space("iou", "IoU", "loss.localization=iou"),
-            space("l1", "L1", "loss.localization=l1"),
+            quick(PPO2, "GIoU"),
+            quick("spaces/iou", "IoU", "loss.localization=iou"),
+            quick("spaces/l1", "L1", "loss.localization=l1"),
         ],
         "segments": [
-            space("", "5 segments"),
-            space("3-segments", "3 segments"),
-            space("7-segments", "7 segments"),
+            quick(PPO2, "5 segments"),
+            quick("spaces/3-segments", "3 segments"),
+            quick("spaces/7-segments", "7 segments"),
         ],
         "denominator": [
             *blocked_or_not(best, "RetinaNet", reported.RETINANET),
             *blocked_or_not(best_faster_rcnn, "Faster R-CNN", reported.FASTER_RCNN),
             *blocked_or_not(best_detr, "Deformable DETR", reported.DEFORMABLE_DETR),
+        ],
+        # What else may propose losses: the answers of the searches of algorithms.py.
+        "algorithms-at-length": [
+            quick(f"algorithms/{name}", label) for name, label in ALGORITHM_LABELS.items()
         ],
         # The trap: published losses with and without it, a search that may find it and one that may not.
         "trap": [
@@ -230,8 +235,8 @@ def tables() -> dict[str, list[Row]]:
             for row in published(config, preset)
         ],
         "safe": [
-            space("", "RetinaNet, free space"),
-            space("safe", "RetinaNet, safe space"),
+            quick(PPO2, "RetinaNet, free space"),
+            quick("spaces/safe", "RetinaNet, safe space"),
             *(
                 searched(search, {}, f"{name}, {kind} space", config)
                 for name, config, free, safe in (

@@ -57,6 +57,14 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "gp": {"sampler.name": "gp"},
     "ppo2-warm": {"space.init": "retinanet-r50-fpn-coco", "sampler.sigma": 0.1},
 }
+ALGORITHM_LABELS = {
+    "ppo2": "PPO2",
+    "random": "random",
+    "tpe": "TPE",
+    "cmaes": "CMA-ES",
+    "gp": "Gaussian process",
+    "ppo2-warm": "PPO2 from the published loss",
+}
 SPACES: dict[str, dict[str, Any]] = {  # beside that of algorithms/ppo2
     "no-scale": {"space.fixed": ["scale"]},
     "shared": {"space.shared": True},
