@@ -12,43 +12,56 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.stats import ttest_ind
 from searches import ALGORITHM_LABELS, ALGORITHMS, KEPT, QUICK, ROOT, SEARCHES, search_unless_kept
 
 MARKS = (40, 80, 120, 160)
 
 
-def best_so_far(algorithm: str) -> np.ndarray:
-    """Best reward by number of trials, a row a repeat; no rows where nothing was run."""
+def rewards(algorithm: str) -> np.ndarray:
+    """By number of trials, a row a repeat."""
     files = sorted((KEPT / "algorithms" / algorithm).glob("[0-9].json"))
-    rewards = [json.loads(file.read_text())["rewards"] for file in files]
-    return 100 * np.maximum.accumulate(np.array(rewards), -1)
+    return 100 * np.array([json.loads(file.read_text())["rewards"] for file in files])
+
+
+def difference(values: np.ndarray, reference: np.ndarray) -> str:
+    """Of the means, with half a 95% interval by Welch's t: repeats of two algorithms are no pairs."""
+    interval = ttest_ind(values, reference, equal_var=False).confidence_interval()
+    return f"{values.mean() - reference.mean():+.1f} ± {(interval.high - interval.low) / 2:.1f}"
 
 
 def main() -> None:
     search_unless_kept([name for name in SEARCHES if name.startswith("algorithms/")], 2, {})
-    curves = {name: best_so_far(name) for name in ALGORITHMS}
-    curves = {name: rows for name, rows in curves.items() if len(rows)}
+    found = {name: rewards(name) for name in ALGORITHMS}
+    best = {name: np.maximum.accumulate(rows, -1) for name, rows in found.items()}
     lines = [
         "# Search algorithms on the real thing",
         "",
         f"`python experiments/algorithms.py`, `{QUICK}`; x86_64, two workers of one thread. 160 trials a"
         " search; a trial is 31 steps of the tiny RetinaNet, its reward the AP on 100 images of the"
-        " evaluation split. Best reward so far, mean ± standard deviation over repeats of the search.",
+        " evaluation split. Best reward so far, mean ± standard deviation over repeats of the search;"
+        " *less PPO2's*: after 160 trials, ± half a 95% interval (Welch's t); *last round*: mean reward"
+        " of the last 8 trials. What the answers are worth after a full training is in"
+        " [algorithms-at-length.md](algorithms-at-length.md).",
         "",
         "![Best reward by number of trials](../../docs/figures/algorithms.png)",
         "",
-        "| algorithm | repeats | " + " | ".join(f"{mark} trials" for mark in MARKS) + " |",
-        "|---" * (len(MARKS) + 2) + "|",
+        "| algorithm | repeats | "
+        + " | ".join(f"{mark} trials" for mark in MARKS)
+        + " | less PPO2's | last round |",
+        "|---" * (len(MARKS) + 4) + "|",
     ]
-    for name, rows in curves.items():
+    for name, rows in best.items():
         cells = [
             f"{rows[:, mark - 1].mean():.1f} ± {rows[:, mark - 1].std(ddof=1):.1f}"
             for mark in MARKS
         ]
+        cells.append("" if name == "ppo2" else difference(rows[:, -1], best["ppo2"][:, -1]))
+        cells.append(f"{found[name][:, -8:].mean():.1f}")
         lines.append(f"| {ALGORITHM_LABELS[name]} | {len(rows)} | " + " | ".join(cells) + " |")
     folder = ROOT / "results/tables"
     (folder / "algorithms.md").write_text("\n".join(lines) + "\n")
-    draw(curves, ROOT / "docs/figures/algorithms.png")
+    draw(best, ROOT / "docs/figures/algorithms.png")
 
 
 def draw(curves: dict[str, np.ndarray], file: Path) -> None:
