@@ -324,6 +324,12 @@ def test_a_start_at_a_good_loss_is_narrower() -> None:
     assert configure(sampler__sigma=0.3).sampler.sigma == 0.3
 
 
+def test_what_is_found_has_to_beat_the_usual_loss_and_the_start() -> None:
+    assert configure().final.against == ["focal+l1", "retinanet-r50-fpn-coco-tied"]
+    assert configure(space__init="linear").final.against == ["focal+l1"]
+    assert configure(final__against=[]).final.against == []
+
+
 def test_a_store_of_many_searches_keeps_them_apart(tmp_path: Path) -> None:
     settings = configure(sampler__rounds=1)
     settings.storage = f"sqlite:///{tmp_path}/shared.db"

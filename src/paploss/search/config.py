@@ -98,7 +98,8 @@ class ExecutorConfig(Section):
 class FinalConfig(Section):
     """Trainings of full length once the loss is found, judged on the test split."""
 
-    # Losses by name, presets or loss files to compare with; the detector's usual loss if None.
+    # Losses by name, presets or loss files to compare with. If None, the detector's usual loss, and
+    # the loss that the search began with: it may be as good as what was found.
     against: list[str] | None = None
     seeds: int = Field(default=1, ge=1)
 
@@ -117,7 +118,7 @@ class SearchConfig(Section):
 
     @model_validator(mode="after")
     def _choose_start(self) -> SearchConfig:
-        """Say where the search begins and how wide, so that it can be read in the run directory."""
+        """Where the search begins, how wide, and what it has to beat, to be read in the run directory."""
         space = self.space
         other_functions = space.shared or space.segments != SEGMENTS
         if space.init is None:
@@ -129,6 +130,9 @@ class SearchConfig(Section):
             )
         if space.init != LINEAR and "sigma" not in self.sampler.model_fields_set:
             self.sampler.sigma /= 2  # a good loss is near the end of the way
+        if self.final.against is None:
+            starts = [] if space.init == LINEAR else [space.init]
+            self.final.against = [self.train.detector.usual_loss, *starts]
         return self
 
 

@@ -79,8 +79,7 @@ def make_space(config: SearchConfig) -> SearchSpace:
         given = load_parameters(init)
         if len(given) > 1 and set(given) != set(heads):
             raise ValueError(
-                f"{init}: holds the heads {', '.join(given)}, "
-                f"the detector has {', '.join(heads)}"
+                f"{init}: holds the heads {', '.join(given)}, the detector has {', '.join(heads)}"
             )
         start = {head: given.get(head) or next(iter(given.values())) for head in heads}
     return SearchSpace(
