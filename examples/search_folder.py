@@ -60,7 +60,7 @@ def main() -> None:
                 "epochs": arguments.epochs,
                 "batch_size": 8,
             },
-            "space": {"init": "retinanet-r50-fpn-coco-tied", "safe": True},
+            "space": {"safe": True},
             "sampler": {"rounds": arguments.rounds, "samples": arguments.samples},
             "executor": {"workers": arguments.workers},
         }

@@ -45,6 +45,7 @@ def make_search(directory: Path, **sections: Any) -> Path:
             "batch_size": 8,
             "epochs": 1,
         },
+        "space": {"init": "linear"},
         "sampler": {"rounds": 4, "samples": 4},
         "executor": {"workers": 0},
     }

@@ -17,11 +17,11 @@ import numpy as np
 import optuna
 import pytest
 
-from paploss import LossParameters
+from paploss import LossParameters, load_preset
 from paploss.loss.parameters import load_heads
 from paploss.search.config import SearchConfig
 from paploss.search.executors import TimeLimit
-from paploss.search.study import Search, SearchProgress
+from paploss.search.study import Search, SearchProgress, make_space
 from tests.search import tasks
 
 
@@ -269,7 +269,7 @@ def test_finalists_may_be_trained_for_longer(tmp_path: Path) -> None:
 
 
 def test_the_scale_is_found_again_by_longer_trainings(tmp_path: Path) -> None:
-    settings = {"finalists__count": 1, "finalists__epochs": 5}
+    settings = {"finalists__count": 1, "finalists__epochs": 5, "space__init": "linear"}
     made = search(tmp_path, tasks.wants_scale_by_epochs, **settings)
     scale = made.run().heads["detector"].gradient_scale
     assert 4 / 2**0.5 <= scale <= 4 * 2**0.5
@@ -299,12 +299,35 @@ def test_two_heads_and_a_warm_start(tmp_path: Path) -> None:
         Search(configure(space__init="faster-rcnn-r50-fpn-coco"), tmp_path / "b")
 
 
-def test_segments_of_the_start() -> None:
-    config = configure(space__segments=3, space__safe=True)
-    from paploss.search.study import make_space
+def test_where_a_search_begins() -> None:
+    tied = load_preset("retinanet-r50-fpn-coco-tied")
+    assert make_space(configure()).start == {"detector": tied}, "the detector's preset"
+    faster_rcnn = configure(train__detector={"name": "faster-rcnn"})
+    assert set(make_space(faster_rcnn).start) == {"rpn", "rcnn"}
+    linear = configure(space__init="linear")
+    assert make_space(linear).start == {"detector": LossParameters.linear()}
+    assert make_space(configure(space__shared=True)) == make_space(
+        configure(space__shared=True, space__init="linear")
+    )
+    three = make_space(configure(space__segments=3, space__safe=True))
+    assert len(three.names) == 4 * 4 + 1
+    assert three.start == {"detector": LossParameters.linear(3)}
+    with pytest.raises(ValueError, match=r"space.segments: .*-tied has its own; found 3"):
+        configure(space__segments=3, space__init="retinanet-r50-fpn-coco-tied")
 
-    assert len(make_space(config).names) == 4 * 4 + 1
-    assert make_space(config).start["detector"] == LossParameters.linear(3)
+
+def test_a_start_at_a_good_loss_is_narrower() -> None:
+    assert configure(space__init="linear").sampler.sigma == 0.2
+    near = configure()
+    assert near.sampler.sigma == 0.1
+    assert SearchConfig.model_validate_json(near.model_dump_json()) == near, "halved once only"
+    assert configure(sampler__sigma=0.3).sampler.sigma == 0.3
+
+
+def test_what_is_found_has_to_beat_the_usual_loss_and_the_start() -> None:
+    assert configure().final.against == ["focal+l1", "retinanet-r50-fpn-coco-tied"]
+    assert configure(space__init="linear").final.against == ["focal+l1"]
+    assert configure(final__against=[]).final.against == []
 
 
 def test_a_store_of_many_searches_keeps_them_apart(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def search(
     init: Annotated[
         str | None,
         typer.Option(
-            help="A preset or loss file to start from; else f(x) = x.",
+            help="Start: a preset, a loss file, or linear, f(x) = x; else the detector's preset.",
             autocompletion=completion.presets,
         ),
     ] = None,

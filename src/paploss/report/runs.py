@@ -124,7 +124,7 @@ class SearchRun:
     def start(self) -> Heads | None:
         """Where the search began: a loss, or f(x) = x."""
         init = setting(self.settings, "space.init")
-        if isinstance(init, str):
+        if isinstance(init, str) and init != "linear":
             return find_heads(init, self.path, self.notes)
         segments = setting(self.settings, "space.segments", 5)
         return {head: LossParameters.linear(segments) for head in self.heads or ["detector"]}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from paploss.training.config import Section, TrainConfig, checked, override, read_yaml
 
+LINEAR = "linear"  # f(x) = x, where the paper's search begins
+SEGMENTS = 5  # of a function, as in the paper and in all presets
 SamplerName = Literal["ppo2", "random", "tpe", "cmaes", "gp"]
 
 
@@ -44,10 +46,14 @@ class ProxyConfig(Section):
 
 
 class SpaceConfig(Section):
-    """What is searched."""
+    """What is searched, and from where.
 
-    init: str | None = None  # a preset or a loss file to start from; f(x) = x if None
-    segments: int = Field(default=5, ge=2)  # of the start f(x) = x
+    ``init`` is a preset, a loss file, or ``linear``, f(x) = x. If None, it is the detector's preset,
+    which ends higher, unless ``shared`` or ``segments`` ask for functions that no preset has.
+    """
+
+    init: str | None = None
+    segments: int = Field(default=SEGMENTS, ge=2)  # of linear
     shared: bool = False
     safe: bool = False
     fixed: list[str] = Field(default_factory=list)  # any of f1..f5, scale
@@ -59,7 +65,7 @@ class SamplerConfig(Section):
     name: SamplerName = "ppo2"
     rounds: int = Field(default=40, ge=1)
     samples: int = Field(default=8, ge=1)  # of a round
-    sigma: float = Field(default=0.2, gt=0)
+    sigma: float = Field(default=0.2, gt=0)  # half of that if not given, where a loss is the start
     seed: int = Field(default=0, ge=0)
 
 
@@ -92,7 +98,8 @@ class ExecutorConfig(Section):
 class FinalConfig(Section):
     """Trainings of full length once the loss is found, judged on the test split."""
 
-    # Losses by name, presets or loss files to compare with; the detector's usual loss if None.
+    # Losses by name, presets or loss files to compare with. If None, the detector's usual loss, and
+    # the loss that the search began with: it may be as good as what was found.
     against: list[str] | None = None
     seeds: int = Field(default=1, ge=1)
 
@@ -108,6 +115,25 @@ class SearchConfig(Section):
     final: FinalConfig = Field(default_factory=FinalConfig)
     executor: ExecutorConfig = Field(default_factory=ExecutorConfig)
     storage: str | None = None  # an SQLAlchemy URL; SQLite in the run directory if None
+
+    @model_validator(mode="after")
+    def _choose_start(self) -> SearchConfig:
+        """Where the search begins, how wide, and what it has to beat, to be read in the run directory."""
+        space = self.space
+        other_functions = space.shared or space.segments != SEGMENTS
+        if space.init is None:
+            space.init = LINEAR if other_functions else self.train.detector.default_preset
+        elif space.init != LINEAR and space.segments != SEGMENTS:
+            raise ValueError(
+                f"space.segments: {space.init} has its own; found {space.segments}, "
+                f"which needs init: {LINEAR}"
+            )
+        if space.init != LINEAR and "sigma" not in self.sampler.model_fields_set:
+            self.sampler.sigma /= 2  # a good loss is near the end of the way
+        if self.final.against is None:
+            starts = [] if space.init == LINEAR else [space.init]
+            self.final.against = [self.train.detector.usual_loss, *starts]
+        return self
 
 
 def load_search_config(

@@ -69,8 +69,7 @@ def final_trainings(config: SearchConfig, directory: Path, found: FoundLoss) -> 
     file = folder / f"trial-{found.trial}.loss.json"
     shutil.copy(directory / "best.loss.json", file)
     losses = {"searched": (file.name.removesuffix(".loss.json"), loss_by_name(str(file)))}
-    against = config.final.against
-    for loss in [config.train.detector.usual_loss] if against is None else against:
+    for loss in config.final.against or []:
         name = loss if "/" not in loss else Path(loss).name.removesuffix(".loss.json")
         losses[name] = name, loss_by_name(loss)
 

@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from paploss.loss.parameters import GRADIENT_SCALES, LossParameters, save_heads
 from paploss.search import executors
-from paploss.search.config import SearchConfig
+from paploss.search.config import LINEAR, SearchConfig
 from paploss.search.executors import (
     Executor,
     MakeTask,
@@ -72,14 +72,14 @@ class FoundLoss:
 def make_space(config: SearchConfig) -> SearchSpace:
     """What is searched, for the heads of the detector."""
     heads = config.train.detector.heads
-    if config.space.init is None:
+    init = config.space.init
+    if init is None or init == LINEAR:
         start = {head: LossParameters.linear(config.space.segments) for head in heads}
     else:
-        given = load_parameters(config.space.init)
+        given = load_parameters(init)
         if len(given) > 1 and set(given) != set(heads):
             raise ValueError(
-                f"{config.space.init}: holds the heads {', '.join(given)}, "
-                f"the detector has {', '.join(heads)}"
+                f"{init}: holds the heads {', '.join(given)}, the detector has {', '.join(heads)}"
             )
         start = {head: given.get(head) or next(iter(given.values())) for head in heads}
     return SearchSpace(
