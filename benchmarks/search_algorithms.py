@@ -160,6 +160,8 @@ def markdown(runs: dict[str, Any]) -> str:
         "1 is the optimum.",
         "PPO2 and CMA-ES start in the middle with sigma 0.2 and 8 samples a round. Gaussian process: "
         f"{FEWER_SEEDS['gp']} seeds only, it takes minutes a run.",
+        "",
+        "![Best value by number of trials](../docs/figures/search_algorithms.png)",
     ]
     for kind in OBJECTIVES:
         marks = " | ".join(f"{mark} trials" for mark in MARKS)
