@@ -18,7 +18,10 @@ PRINTED = {
     "torchvision_model": (r"step 4: pap 0\.\d+\ndetections in an image: \d+", None),
     "transformers_trainer": (r"'train_loss': '?[12]\.\d+", "transformers"),
     "lightning_module": (r"step 4: loss 0\.\d+", "lightning"),
-    "search_folder": (r"searched: test AP \d.*\nfocal\+l1: test AP \d.*\nretinanet.*-tied: test AP \d.*\nthe loss: ", "optuna"),
+    "search_folder": (
+        r"searched: test AP \d.*\nfocal\+l1: test AP \d.*\nretinanet.*-tied: test AP \d.*\nthe loss: ",
+        "optuna",
+    ),
 }
 
 
