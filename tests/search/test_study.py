@@ -313,7 +313,9 @@ def test_where_a_search_begins() -> None:
     assert len(three.names) == 4 * 4 + 1
     assert three.start == {"detector": LossParameters.linear(3)}
     with pytest.raises(ValueError, match=r"space.segments: .*-tied has its own; found 3"):
-        configure(space__segments=3, space__init="retinanet-r50-fpn-coco-tied")
+        make_space(configure(space__segments=3, space__init="retinanet-r50-fpn-coco-tied"))
+    with pytest.raises(ValueError, match=r"space.init: expected linear, .* found 'liniar'"):
+        make_space(configure(space__init="liniar"))
 
 
 def test_a_start_at_a_good_loss_is_narrower() -> None:

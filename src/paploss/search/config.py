@@ -123,11 +123,6 @@ class SearchConfig(Section):
         other_functions = space.shared or space.segments != SEGMENTS
         if space.init is None:
             space.init = LINEAR if other_functions else self.train.detector.default_preset
-        elif space.init != LINEAR and space.segments != SEGMENTS:
-            raise ValueError(
-                f"space.segments: {space.init} has its own; found {space.segments}, "
-                f"which needs init: {LINEAR}"
-            )
         if space.init != LINEAR and "sigma" not in self.sampler.model_fields_set:
             self.sampler.sigma /= 2  # a good loss is near the end of the way
         if self.final.against is None:

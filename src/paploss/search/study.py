@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from paploss.loss.parameters import GRADIENT_SCALES, LossParameters, save_heads
 from paploss.search import executors
-from paploss.search.config import LINEAR, SearchConfig
+from paploss.search.config import LINEAR, SEGMENTS, SearchConfig
 from paploss.search.executors import (
     Executor,
     MakeTask,
@@ -76,7 +76,17 @@ def make_space(config: SearchConfig) -> SearchSpace:
     if init is None or init == LINEAR:
         start = {head: LossParameters.linear(config.space.segments) for head in heads}
     else:
-        given = load_parameters(init)
+        if config.space.segments != SEGMENTS:
+            raise ValueError(
+                f"space.segments: {init} has its own; found {config.space.segments}, "
+                f"which needs init: {LINEAR}"
+            )
+        try:
+            given = load_parameters(init)
+        except FileNotFoundError:
+            raise ValueError(
+                f"space.init: expected {LINEAR}, a preset or a loss file, found {init!r}"
+            ) from None
         if len(given) > 1 and set(given) != set(heads):
             raise ValueError(
                 f"{init}: holds the heads {', '.join(given)}, the detector has {', '.join(heads)}"
