@@ -112,3 +112,9 @@ def test_a_file_of_a_training_can_be_searched(tmp_path: Path) -> None:
     file.write_text("train: {epochs: 3}\nsampler: {rounds: 0}\n")
     with pytest.raises(ValueError, match=r"train\.yaml: sampler\.rounds: .* found 0"):
         load_search_config(file)
+
+
+def test_a_wrong_start_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="found 'liniar'"):
+        run_search(configure(space={"init": "liniar"}), tmp_path / "run", make_task=tasks.quick)
+    assert not (tmp_path / "run").exists()

@@ -9,7 +9,7 @@ from typing import Any
 from paploss.search.config import SearchConfig
 from paploss.search.executors import MakeTask, proxy_task
 from paploss.search.final import compare, final_trainings, run_final_trainings
-from paploss.search.study import Search, SearchProgress
+from paploss.search.study import Search, SearchProgress, make_space
 from paploss.training.run import RunDirectory
 
 
@@ -35,6 +35,7 @@ def run_search(
     Returns:
         What ``comparison.json`` holds, with the answer of the search.
     """
+    make_space(config)  # a wrong start is refused before it is written down
     run = RunDirectory(directory)
     with run.locked():
         run.open(config, may_change=_may_change)
