@@ -474,11 +474,11 @@ def main() -> None:
 
 
 def compare(name: str, rows: list[Row], wanted: list[Row], extra: list[str]) -> None:
-    """Make a table; it is written anew with every row that is complete."""
+    """Make a table, written anew with every row that is complete; until then a row stays as it was."""
     file = ROOT / f"results/tables/{name}.json"
     old = json.loads(file.read_text())["rows"] if file.exists() else []
     before = {content["label"]: content for content in old}
-    done = {row: before[row.label] for row in rows if row not in wanted and row.label in before}
+    done = {row: before[row.label] for row in rows if row.label in before}
     with ThreadPoolExecutor(2) as pool:
         begun = {pool.submit(line, row, extra if row.config == BCCD else []): row for row in wanted}
         for future in as_completed(begun):
