@@ -185,6 +185,7 @@ def tables() -> dict[str, list[Row]]:
         ],
         "faster-rcnn": [
             best_faster_rcnn,
+            searched("faster-rcnn-longer", {}, "searched further", FASTER_RCNN),
             *published(FASTER_RCNN, PUBLISHED_FASTER_RCNN),
             *(
                 usual(FASTER_RCNN, loss, reported.FASTER_RCNN)

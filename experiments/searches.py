@@ -41,6 +41,14 @@ SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
         "configs/shapes-faster-rcnn-refining-search.yaml",
         {"space.init": "results/searches/faster-rcnn-coarse.loss.json"},
     ),
+    "faster-rcnn-longer": (  # on from there once more, with still longer trials
+        "configs/shapes-faster-rcnn-refining-search.yaml",
+        {
+            "space.init": "results/searches/faster-rcnn.loss.json",
+            "proxy.epochs": 3,
+            "sampler.sigma": 0.05,
+        },
+    ),
     "deformable-detr": ("configs/shapes-deformable-detr-search.yaml", {}),
     "bccd": ("configs/bccd-retinanet-search.yaml", {}),
     # Their like in the other space, safe or free.
