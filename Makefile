@@ -30,6 +30,7 @@ docs: $(READY)  # site/index.html; broken links and anchors are errors
 ABLATIONS := substitutions functions-and-scale localization segments denominator safe algorithms-at-length
 results: $(READY)
 	$(BIN)/python experiments/losses.py retinanet faster-rcnn deformable-detr
+	$(BIN)/python experiments/losses.py retinanet-again faster-rcnn-again deformable-detr-again
 	$(BIN)/python experiments/losses.py $(ABLATIONS)
 	$(BIN)/python experiments/algorithms.py
 ifdef BCCD

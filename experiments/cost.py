@@ -66,7 +66,8 @@ def reruns() -> list[str]:
         if table is None:
             continue
         runs = {
-            row["label"]: len(row["tried_on_evaluation"]) + len(table["seeds"]) - 1
+            row["label"]: len(row["tried_on_evaluation"].keys() - {row["chosen"]})
+            + len(table["seeds"])
             for row in table["rows"]
         }
         training = sum(runs[row["label"]] * row.get("seconds", 0) for row in table["rows"]) / 60 / 2

@@ -9,6 +9,7 @@ a row needs are run first, unless they are kept in results/searches.
 
     python experiments/losses.py retinanet [substitutions ...]     # results/tables/NAME.{json,md}
     python experiments/losses.py bccd --data PATH --weights FILE
+    python experiments/losses.py retinanet-again     # another search and other seeds, rates as chosen before
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from searches import ALGORITHM_LABELS, behind, search_unless_kept
 
 ROOT = Path(__file__).parent.parent
 SEEDS = (0, 1, 2)
+OTHER_SEEDS = (3, 4, 5)  # of the tables that are made again
 AT_ONCE = Semaphore(2)  # runs
 FIGURES = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 # The first learning rate of a configuration; of all losses.
@@ -61,6 +63,22 @@ BOX_WEIGHT = {
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What the evaluation split chooses for a row; a weight of None is the loss's own."""
+
+    rate: float
+    box_weight: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.rate:g}" + (f", box weight {self.box_weight:g}" if self.box_weight else "")
+
+    @classmethod
+    def read(cls, text: str) -> Choice:
+        rate, _, weight = text.partition(", box weight ")
+        return cls(float(rate), float(weight) if weight else None)
+
+
+@dataclass(frozen=True)
 class Row:
     """A line of a table: which loss trains which configuration."""
 
@@ -70,6 +88,8 @@ class Row:
     settings: tuple[str, ...] = ()  # further ones, key=value
     paper: reported.Figures = ()  # those of the paper, on COCO
     tuned: tuple[str, ...] = ("rate", "weight")  # what the evaluation split chooses
+    chosen: Choice | None = None  # instead of what it would choose
+    seeds: tuple[int, ...] = SEEDS
 
     def loss_of(self, seed: int) -> str:
         return self.loss.format(seed=seed)
@@ -81,17 +101,6 @@ class Row:
         if loss.endswith(".json"):  # another content of the file is another loss
             name += "-" + hashlib.sha256((ROOT / loss).read_bytes()).hexdigest()[:6]
         return "-".join(slug(part) for part in (name, *self.settings))
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the evaluation split chooses for a row; a weight of None is the loss's own."""
-
-    rate: float
-    box_weight: float | None = None
-
-    def __str__(self) -> str:
-        return f"{self.rate:g}" + (f", box weight {self.box_weight:g}" if self.box_weight else "")
 
 
 TITLES = {
@@ -107,6 +116,9 @@ TITLES = {
     "trap": "Published losses, and what they are without the trap",
     "safe": "Free space and safe space",
     "bccd": "RetinaNet on blood cells (BCCD)",
+    "retinanet-again": "RetinaNet on shapes, once more",
+    "faster-rcnn-again": "Faster R-CNN on shapes, once more",
+    "deformable-detr-again": "Deformable DETR on shapes, once more",
 }
 
 
@@ -167,13 +179,28 @@ def blocked_or_not(row: Row, name: str, figures: dict[str, reported.Figures]) ->
     ]
 
 
+def again(table: str, rows: list[Row]) -> list[Row]:
+    """What one more search finds, against the paper's rivals: other seeds, rates and weights as chosen
+    before (of the search: what was chosen for the first one's loss, its scale as it is found).
+    """
+    kept = json.loads((ROOT / f"results/tables/{table}.json").read_text())["rows"]
+    chosen = {row["label"]: Choice.read(row["chosen"]) for row in kept}
+    rate = Choice(chosen["searched"].rate)
+    found = f"results/searches/{table}-again.loss.json"
+    return [replace(rows[0], loss=found, chosen=rate, seeds=OTHER_SEEDS)] + [
+        replace(row, chosen=chosen[row.label], seeds=OTHER_SEEDS)
+        for row in rows
+        if row.loss in BOX_WEIGHT
+    ]
+
+
 def tables() -> dict[str, list[Row]]:
     """All tables; differences are to the first row of the same configuration."""
     best = searched("retinanet", reported.RETINANET)
     best_faster_rcnn = searched("faster-rcnn", reported.FASTER_RCNN, config=FASTER_RCNN)
     best_detr = searched("deformable-detr", reported.DEFORMABLE_DETR, config=DETR)
-    return {
-        # The paper's main table: three detectors from the same trained backbone, the same epochs.
+    # The paper's main table: three detectors from the same trained backbone, the same epochs.
+    main = {
         "retinanet": [
             best,
             *published(RETINANET),
@@ -197,6 +224,10 @@ def tables() -> dict[str, list[Row]]:
             *(replace(row, label=f"RetinaNet's, {row.label}") for row in published(DETR)),
             usual(DETR, "focal+l1+giou", reported.DEFORMABLE_DETR),
         ],
+    }
+    return {
+        **main,
+        **{f"{name}-again": again(name, rows) for name, rows in main.items()},
         # Its ablations.
         "substitutions": [best, *map(substitution, ("sigmoid", "sqrt", "linear", "square"))],
         "functions-and-scale": [
@@ -311,8 +342,8 @@ def climb(
     return {make(value): tried[value] for value in sorted(tried)}
 
 
-def line(row: Row, extra: list[str]) -> dict[str, Any]:
-    """All runs of a row: its choices on the evaluation split, then its seeds on the test split."""
+def choices(row: Row, extra: list[str]) -> dict[Choice, float]:
+    """Rates and weights with their AP on the evaluation split."""
 
     def judge(choice: Choice) -> float:
         return metric(train(row, choice, 0, extra))
@@ -327,9 +358,15 @@ def line(row: Row, extra: list[str]) -> dict[str, Any]:
             return Choice(best.rate, None if weight == usual_weight else weight)
 
         tried |= climb(usual_weight, weighted, judge)
-        best = max(tried, key=lambda choice: tried[choice])
-    with ThreadPoolExecutor(len(SEEDS)) as pool:
-        runs = list(pool.map(lambda seed: train(row, best, seed, extra), SEEDS))
+    return tried
+
+
+def line(row: Row, extra: list[str]) -> dict[str, Any]:
+    """All runs of a row: its choices on the evaluation split, then its seeds on the test split."""
+    tried = {} if row.chosen else choices(row, extra)
+    best = row.chosen or max(tried, key=lambda choice: tried[choice])
+    with ThreadPoolExecutor(len(row.seeds)) as pool:
+        runs = list(pool.map(lambda seed: train(row, best, seed, extra), row.seeds))
     content: dict[str, Any] = {
         "label": row.label,
         "config": row.config,
@@ -365,24 +402,25 @@ def difference(values: list[float], reference: list[float]) -> str:
     return f"{statistics.mean(pairs):+.1f} ± {half:.1f}"
 
 
-def write(name: str, rows: list[dict[str, Any]], missing: list[str]) -> None:
+def write(
+    name: str, rows: list[dict[str, Any]], missing: list[str], seeds: tuple[int, ...]
+) -> None:
     command = f"python experiments/losses.py {name}"
     content = {
         "command": command,
         "machine": f"{platform.machine()}, one thread a run",
-        "seeds": SEEDS,
+        "seeds": seeds,
         "rows": rows,
     }
     folder = ROOT / "results/tables"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     configs = ", ".join(f"`configs/{c}.yaml`" for c in dict.fromkeys(r["config"] for r in rows))
-    seeds = ", ".join(map(str, SEEDS))
     lines = [
         f"# {TITLES[name]}",
         "",
         f"`{command}`, {configs}; {platform.machine()}, CPU, one thread a run. Test split, mean ±"
-        f" standard deviation over seeds {seeds}; *difference* by seed to the first row of the"
+        f" standard deviation over seeds {', '.join(map(str, seeds))}; *difference* by seed to the first row of the"
         " configuration, mean ± half a 95% interval (Student's t).",
         "",
     ]
@@ -400,7 +438,7 @@ def write(name: str, rows: list[dict[str, Any]], missing: list[str]) -> None:
     lines += ["", f"![AP of every row, a dot a seed](../../docs/figures/tables/{name}.png)"]
     for row in rows:
         if row["collapsed"]:
-            lines += ["", f"{row['label']}: {row['collapsed']} of {len(SEEDS)} collapsed, AP 0."]
+            lines += ["", f"{row['label']}: {row['collapsed']} of {len(seeds)} collapsed, AP 0."]
     if missing:
         lines += ["", f"Not there yet: {', '.join(missing)}."]
     if any(row["paper"] for row in rows):
@@ -422,18 +460,24 @@ def write(name: str, rows: list[dict[str, Any]], missing: list[str]) -> None:
             values = [f"{row['per_class'][c]:.1f}" for c in classes]
             values += [f"{value:.3f}" for value in row.get("calibration", [])] or ["", ""]
             lines.append(f"| {row['label']} | " + " | ".join(values) + " |")
-    lines += [
-        "",
-        "AP on the evaluation split (seed 0) from which rate and box weight were chosen:",
-        "",
-    ]
+    lines += ["", *told_choices(name, rows)]
+    (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
+    draw(rows, ROOT / f"docs/figures/tables/{name}.png")
+
+
+def told_choices(name: str, rows: list[dict[str, Any]]) -> list[str]:
+    """Rates and box weights, and what they were chosen by."""
+    if not any(row["tried_on_evaluation"] for row in rows):
+        first = name.removesuffix("-again")
+        lines = [f"Rates and box weights, as they were chosen for [{first}.md]({first}.md):", ""]
+        return lines + [f"- {row['label']}: {row['chosen']}" for row in rows]
+    lines = ["AP on the evaluation split (seed 0) from which rate and box weight were chosen:", ""]
     for row in rows:
         tried = "; ".join(
             f"{choice}: {value:.1f}" for choice, value in row["tried_on_evaluation"].items()
         )
         lines.append(f"- {row['label']}: {tried} → **{row['chosen']}**")
-    (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
-    draw(rows, ROOT / f"docs/figures/tables/{name}.png")
+    return lines
 
 
 def draw(rows: list[dict[str, Any]], file: Path) -> None:
@@ -468,7 +512,7 @@ def main() -> None:
         places["train.detector.weights"] = options.weights
     for name in options.tables:
         wanted = [row for row in made[name] if not options.rows or row.label in options.rows]
-        losses = [row.loss_of(seed) for row in wanted for seed in SEEDS]
+        losses = [row.loss_of(seed) for row in wanted for seed in row.seeds]
         for search in [search for loss in losses for search in behind(loss)]:
             search_unless_kept([search], 2, places if search.startswith("bccd") else {})
         compare(name, made[name], wanted, extra)
@@ -485,7 +529,7 @@ def compare(name: str, rows: list[Row], wanted: list[Row], extra: list[str]) -> 
         for future in as_completed(begun):
             done[begun[future]] = future.result()
             missing = [row.label for row in rows if row not in done]
-            write(name, [done[row] for row in rows if row in done], missing)
+            write(name, [done[row] for row in rows if row in done], missing, rows[0].seeds)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,27 @@ SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
     "deformable-detr-safe": ("configs/shapes-deformable-detr-search.yaml", {"space.safe": True}),
     "bccd-safe": ("configs/bccd-retinanet-search.yaml", {"space.safe": True}),
 }
+# Of the tables that are made again, an hour each: 160 trials from the detector's preset with another seed.
+# Half of them are short and half longer, where the search that is made again had both.
+AGAIN = {"sampler.seed": 1, "finalists.count": 4}
+HALF = AGAIN | {"sampler.rounds": 10}
+for detector, short, longer in (
+    ("retinanet", RETINANET, REFINE),
+    (
+        "faster-rcnn",
+        "configs/shapes-faster-rcnn-search.yaml",
+        "configs/shapes-faster-rcnn-refining-search.yaml",
+    ),
+):
+    SEARCHES[f"{detector}-again-coarse"] = (
+        short,
+        HALF | {"space.init": f"{detector}-r50-fpn-coco-tied", "sampler.sigma": 0.1},
+    )
+    SEARCHES[f"{detector}-again"] = (
+        longer,
+        HALF | {"space.init": f"results/searches/{detector}-again-coarse.loss.json"},
+    )
+SEARCHES["deformable-detr-again"] = ("configs/shapes-deformable-detr-search.yaml", AGAIN)
 # Searches that are compared with each other, with quick trials, several of each: one may be lucky.
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo2": {},
