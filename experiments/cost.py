@@ -23,12 +23,25 @@ def read(kind: str, name: str) -> dict[str, Any] | None:
     return json.loads(file.read_text()) if file.exists() else None
 
 
+def beside_steps(config: str) -> float:
+    """Seconds that a training takes beside its steps: start, evaluations, report; median of the runs
+    that were timed as a whole.
+    """
+    runs = [
+        json.loads(file.read_text()) for file in (ROOT / f"results/runs/{config}").glob("*.json")
+    ]
+    return statistics.median(
+        run["wall_seconds"] - run["seconds"] for run in runs if "wall_seconds" in run
+    )
+
+
 def training_minutes(search: str) -> float:
     """Of one full training, as a finalist of a search gets."""
     detectors = [name for name in DETECTORS if search.startswith(name)]
     table = read("tables", detectors[0] if detectors else "retinanet")
     assert table is not None
-    return statistics.mean(row["seconds"] for row in table["rows"] if "seconds" in row) / 60
+    steps = statistics.mean(row["seconds"] for row in table["rows"] if "seconds" in row)
+    return (steps + beside_steps(table["rows"][0]["config"])) / 60
 
 
 def search_minutes(name: str) -> float:
@@ -70,7 +83,11 @@ def reruns() -> list[str]:
             + len(table["seeds"])
             for row in table["rows"]
         }
-        training = sum(runs[row["label"]] * row.get("seconds", 0) for row in table["rows"]) / 60 / 2
+        training = sum(
+            runs[row["label"]] * (row["seconds"] + beside_steps(row["config"])) / 60 / 2
+            for row in table["rows"]
+            if "seconds" in row
+        )
         losses = {row["loss"].format(seed=seed) for row in table["rows"] for seed in table["seeds"]}
         found = {search for loss in losses for search in behind(loss)}
         searching = sum(search_minutes(search) for search in found)
@@ -88,8 +105,9 @@ def trainings() -> list[str]:
         if table is None:
             continue
         rows = table["rows"]
-        lines += [f"| {TITLES[name]} | s a training |", "|---|---|"]
+        lines += [f"| {TITLES[name]} | s of steps |", "|---|---|"]
         lines += [f"| {row['label']} | {row['seconds']:.0f} |" for row in rows if "seconds" in row]
+        lines.append(f"| beside them | {beside_steps(rows[0]['config']):.0f} |")
         lines.append("")
     return lines
 
@@ -114,7 +132,8 @@ def main() -> None:
         "",
         *reruns(),
         "",
-        "Trainings with evaluation:",
+        "Trainings: seconds of their steps, and what comes beside them (start, evaluation and test split,"
+        " calibration, report; median of the runs whose whole time was taken):",
         "",
         *trainings(),
         "A step with pap against one with the detector's usual loss, forward, backward and update"

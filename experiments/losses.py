@@ -20,10 +20,10 @@ import json
 import os
 import platform
 import re
-import shutil
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -306,10 +306,13 @@ def train(row: Row, choice: Choice, seed: int, extra: list[str]) -> dict[str, An
         command += ["--set", "evaluate_every=1000", "--run", str(run), "--json", *extra]
         # One thread a run, two runs at a time: cheaper than two threads on one run.
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        continued = run.exists()
         with AT_ONCE:
+            start = time.perf_counter()
             done = subprocess.run(
                 command, cwd=ROOT, env=environment, capture_output=True, text=True
             )
+            wall = time.perf_counter() - start
         kept.parent.mkdir(parents=True, exist_ok=True)
         if done.returncode != 0:
             message = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "failed"
@@ -317,9 +320,15 @@ def train(row: Row, choice: Choice, seed: int, extra: list[str]) -> dict[str, An
                 raise RuntimeError(f"{run}: {message}")
             kept.write_text(json.dumps({"collapsed": message}) + "\n")
         else:
-            shutil.copy(run / "evaluation.json", kept)
-        result = json.loads(kept.read_text())
-        print(f"{row.config} {run.name}: {100 * metric(result):.1f}", flush=True)
+            content = json.loads((run / "evaluation.json").read_text())
+            if not continued:  # with start and evaluations, unlike "seconds", those of the steps
+                content["wall_seconds"] = wall
+            kept.write_text(json.dumps(content, indent=1) + "\n")
+        print(f"{row.config} {run.name}: {100 * metric(read(kept)):.1f}", flush=True)
+    return read(kept)
+
+
+def read(kept: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(kept.read_text())
     return content
 
