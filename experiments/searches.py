@@ -76,7 +76,10 @@ for detector, short, longer in (
         longer,
         HALF | {"space.init": f"results/searches/{detector}-again-coarse.loss.json"},
     )
-SEARCHES["deformable-detr-again"] = ("configs/shapes-deformable-detr-search.yaml", AGAIN)
+SEARCHES["deformable-detr-again"] = (  # its trainings are the longest
+    "configs/shapes-deformable-detr-search.yaml",
+    AGAIN | {"finalists.count": 3},
+)
 # Searches that are compared with each other, with quick trials, several of each: one may be lucky.
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo2": {},
