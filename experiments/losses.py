@@ -34,7 +34,9 @@ from typing import Any
 import reported
 from matplotlib.figure import Figure
 from scipy.stats import t as student
-from searches import ALGORITHM_LABELS, behind, search_unless_kept
+from searches import ALGORITHM_LABELS, SEARCHES, behind, search_unless_kept
+
+from paploss.search.config import load_search_config
 
 ROOT = Path(__file__).parent.parent
 SEEDS = (0, 1, 2)
@@ -181,13 +183,14 @@ def blocked_or_not(row: Row, name: str, figures: dict[str, reported.Figures]) ->
 
 def again(table: str, rows: list[Row]) -> list[Row]:
     """What one more search finds, against the paper's rivals: other seeds, rates and weights as chosen
-    before (of the search: what was chosen for the first one's loss, its scale as it is found).
+    before; what the search finds as it is, at the rate that it was searched with.
     """
     kept = json.loads((ROOT / f"results/tables/{table}.json").read_text())["rows"]
     chosen = {row["label"]: Choice.read(row["chosen"]) for row in kept}
-    rate = Choice(chosen["searched"].rate)
+    path, settings = SEARCHES[f"{table}-again"]
+    rate = load_search_config(ROOT / path, settings).train.optimizer.learning_rate
     found = f"results/searches/{table}-again.loss.json"
-    return [replace(rows[0], loss=found, chosen=rate, seeds=OTHER_SEEDS)] + [
+    return [replace(rows[0], loss=found, chosen=Choice(rate), seeds=OTHER_SEEDS)] + [
         replace(row, chosen=chosen[row.label], seeds=OTHER_SEEDS)
         for row in rows
         if row.loss in BOX_WEIGHT
@@ -478,7 +481,10 @@ def told_choices(name: str, rows: list[dict[str, Any]]) -> list[str]:
     """Rates and box weights, and what they were chosen by."""
     if not any(row["tried_on_evaluation"] for row in rows):
         first = name.removesuffix("-again")
-        lines = [f"Rates and box weights, as they were chosen for [{first}.md]({first}.md):", ""]
+        lines = [
+            f"Rates and box weights, the rivals' as they were chosen for [{first}.md]({first}.md):",
+            "",
+        ]
         return lines + [f"- {row['label']}: {row['chosen']}" for row in rows]
     lines = ["AP on the evaluation split (seed 0) from which rate and box weight were chosen:", ""]
     for row in rows:
