@@ -25,14 +25,13 @@ def read(kind: str, name: str) -> dict[str, Any] | None:
 
 def beside_steps(config: str) -> float:
     """Seconds that a training takes beside its steps: start, evaluations, report; median of the runs
-    that were timed as a whole.
+    that were timed as a whole, 0 if none was.
     """
     runs = [
         json.loads(file.read_text()) for file in (ROOT / f"results/runs/{config}").glob("*.json")
     ]
-    return statistics.median(
-        run["wall_seconds"] - run["seconds"] for run in runs if "wall_seconds" in run
-    )
+    timed = [run["wall_seconds"] - run["seconds"] for run in runs if "wall_seconds" in run]
+    return statistics.median(timed) if timed else 0.0
 
 
 def training_minutes(search: str) -> float:
@@ -107,7 +106,10 @@ def trainings() -> list[str]:
         rows = table["rows"]
         lines += [f"| {TITLES[name]} | s of steps |", "|---|---|"]
         lines += [f"| {row['label']} | {row['seconds']:.0f} |" for row in rows if "seconds" in row]
-        lines.append(f"| beside them | {beside_steps(rows[0]['config']):.0f} |")
+        beside = beside_steps(rows[0]["config"])
+        lines.append(
+            f"| beside them | {f'{beside:.0f}' if beside else 'not timed, counted as 0'} |"
+        )
         lines.append("")
     return lines
 

@@ -185,13 +185,14 @@ def again(table: str, rows: list[Row]) -> list[Row]:
     """What one more search finds, against the paper's rivals: other seeds, rates and weights as chosen
     before; what the search finds as it is, at the rate that it was searched with.
     """
-    kept = json.loads((ROOT / f"results/tables/{table}.json").read_text())["rows"]
-    chosen = {row["label"]: Choice.read(row["chosen"]) for row in kept}
+    kept = ROOT / f"results/tables/{table}.json"
+    before = read(kept)["rows"] if kept.exists() else []
+    chosen = {row["label"]: Choice.read(row["chosen"]) for row in before}
     path, settings = SEARCHES[f"{table}-again"]
     rate = load_search_config(ROOT / path, settings).train.optimizer.learning_rate
     found = f"results/searches/{table}-again.loss.json"
     return [replace(rows[0], loss=found, chosen=Choice(rate), seeds=OTHER_SEEDS)] + [
-        replace(row, chosen=chosen[row.label], seeds=OTHER_SEEDS)
+        replace(row, chosen=chosen.get(row.label), seeds=OTHER_SEEDS)
         for row in rows
         if row.loss in BOX_WEIGHT
     ]
