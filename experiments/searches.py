@@ -31,55 +31,66 @@ KEPT = ROOT / "results/searches"
 RETINANET = "configs/shapes-retinanet-search.yaml"
 REFINE = "configs/shapes-retinanet-refining-search.yaml"
 QUICK = "configs/shapes-retinanet-quick-search.yaml"
+FASTER_RCNN = "configs/shapes-faster-rcnn-search.yaml"
+REFINE_FASTER_RCNN = "configs/shapes-faster-rcnn-refining-search.yaml"
+DETR = "configs/shapes-deformable-detr-search.yaml"
+BCCD = "configs/bccd-retinanet-search.yaml"
+
+
+def once_more(start: str, rounds: int, finalists: int) -> dict[str, Any]:
+    """Settings of a search with another seed, of rounds of eight trials."""
+    return {
+        "sampler.seed": 1,
+        "finalists.count": finalists,
+        "sampler.rounds": rounds,
+        "space.init": start,
+    }
+
+
 # Name: configuration, and what differs from it.
 SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
     # From f(x) = x with short trials, then on from there with longer ones.
     "retinanet-coarse": (RETINANET, {}),
     "retinanet": (REFINE, {"space.init": "results/searches/retinanet-coarse.loss.json"}),
-    "faster-rcnn-coarse": ("configs/shapes-faster-rcnn-search.yaml", {}),
+    "faster-rcnn-coarse": (FASTER_RCNN, {}),
     "faster-rcnn": (
-        "configs/shapes-faster-rcnn-refining-search.yaml",
+        REFINE_FASTER_RCNN,
         {"space.init": "results/searches/faster-rcnn-coarse.loss.json"},
     ),
     "faster-rcnn-longer": (  # on from there once more, with still longer trials
-        "configs/shapes-faster-rcnn-refining-search.yaml",
+        REFINE_FASTER_RCNN,
         {
             "space.init": "results/searches/faster-rcnn.loss.json",
             "proxy.epochs": 3,
             "sampler.sigma": 0.05,
         },
     ),
-    "deformable-detr": ("configs/shapes-deformable-detr-search.yaml", {}),
-    "bccd": ("configs/bccd-retinanet-search.yaml", {}),
+    "deformable-detr": (DETR, {}),
+    "bccd": (BCCD, {}),
     # Their like in the other space, safe or free.
-    "faster-rcnn-free": ("configs/shapes-faster-rcnn-search.yaml", {"space.safe": False}),
-    "deformable-detr-safe": ("configs/shapes-deformable-detr-search.yaml", {"space.safe": True}),
-    "bccd-safe": ("configs/bccd-retinanet-search.yaml", {"space.safe": True}),
-}
-# Of the tables that are made again, an hour each: 160 trials from the detector's preset with another seed.
-# Half of them are short and half longer, where the search that is made again had both.
-AGAIN = {"sampler.seed": 1, "finalists.count": 4}
-HALF = AGAIN | {"sampler.rounds": 10}
-for detector, short, longer in (
-    ("retinanet", RETINANET, REFINE),
-    (
-        "faster-rcnn",
-        "configs/shapes-faster-rcnn-search.yaml",
-        "configs/shapes-faster-rcnn-refining-search.yaml",
+    "faster-rcnn-free": (FASTER_RCNN, {"space.safe": False}),
+    "deformable-detr-safe": (DETR, {"space.safe": True}),
+    "bccd-safe": (BCCD, {"space.safe": True}),
+    # Of the tables that are made again, an hour each: 160 trials from the detector's preset with another
+    # seed, short ones and then longer ones, where the search that is made again had both.
+    "retinanet-again-coarse": (
+        RETINANET,
+        once_more("retinanet-r50-fpn-coco-tied", 10, 4) | {"sampler.sigma": 0.1},
     ),
-):
-    SEARCHES[f"{detector}-again-coarse"] = (
-        short,
-        HALF | {"space.init": f"{detector}-r50-fpn-coco-tied", "sampler.sigma": 0.1},
-    )
-    SEARCHES[f"{detector}-again"] = (
-        longer,
-        HALF | {"space.init": f"results/searches/{detector}-again-coarse.loss.json"},
-    )
-SEARCHES["deformable-detr-again"] = (  # its trainings are the longest
-    "configs/shapes-deformable-detr-search.yaml",
-    AGAIN | {"finalists.count": 3},
-)
+    "retinanet-again": (
+        REFINE,
+        once_more("results/searches/retinanet-again-coarse.loss.json", 10, 4),
+    ),
+    "faster-rcnn-again-coarse": (
+        FASTER_RCNN,
+        once_more("faster-rcnn-r50-fpn-coco-tied", 15, 1),
+    ),
+    "faster-rcnn-again": (
+        REFINE_FASTER_RCNN,
+        once_more("results/searches/faster-rcnn-again-coarse.loss.json", 5, 4),
+    ),
+    "deformable-detr-again": (DETR, once_more("retinanet-r50-fpn-coco-tied", 20, 3)),
+}
 # Searches that are compared with each other, with quick trials, several of each: one may be lucky.
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo2": {},
