@@ -83,7 +83,7 @@ SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "faster-rcnn-again-coarse": (
         FASTER_RCNN,
-        once_more("faster-rcnn-r50-fpn-coco-tied", 15, 1),
+        once_more("faster-rcnn-r50-fpn-coco-tied", 15, 1) | {"finalists.epochs": None},
     ),
     "faster-rcnn-again": (
         REFINE_FASTER_RCNN,
