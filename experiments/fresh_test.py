@@ -35,7 +35,7 @@ def judge(run: str) -> float:
 
 
 def main() -> None:
-    rows = {"searched": searched("retinanet"), "published": Row("", RETINANET, PUBLISHED)}
+    rows = {"searched": searched("retinanet", {}), "published": Row("", RETINANET, PUBLISHED)}
     runs = [
         f"{row.name(seed)}-lr{RATE[RETINANET]:g}-seed{seed}"
         for row in rows.values()
