@@ -9,6 +9,7 @@ a row needs are run first, unless they are kept in results/searches.
 
     python experiments/losses.py retinanet [substitutions ...]     # results/tables/NAME.{json,md}
     python experiments/losses.py bccd --data PATH --weights FILE
+    python experiments/losses.py trap --as-chosen    # rates and weights as the kept table has them
     python experiments/losses.py retinanet-again     # another search and other seeds, rates as chosen before
 """
 
@@ -181,20 +182,25 @@ def blocked_or_not(row: Row, name: str, figures: dict[str, reported.Figures]) ->
     ]
 
 
+def as_chosen(table: str, rows: list[Row]) -> list[Row]:
+    """Rows with the rates and weights that the kept table has; one that it lacks is tuned."""
+    kept = ROOT / f"results/tables/{table}.json"
+    before = read(kept)["rows"] if kept.exists() else []
+    chosen = {row["label"]: Choice.read(row["chosen"]) for row in before}
+    return [replace(row, chosen=chosen.get(row.label)) for row in rows]
+
+
 def again(table: str, rows: list[Row]) -> list[Row]:
     """What one more search finds, against the paper's rivals: other seeds, rates and weights as chosen
     before; what the search finds as it is, at the rate that it was searched with.
     """
-    kept = ROOT / f"results/tables/{table}.json"
-    before = read(kept)["rows"] if kept.exists() else []
-    chosen = {row["label"]: Choice.read(row["chosen"]) for row in before}
     path, settings = SEARCHES[f"{table}-again"]
     rate = load_search_config(ROOT / path, settings).train.optimizer.learning_rate
     found = f"results/searches/{table}-again.loss.json"
-    return [replace(rows[0], loss=found, chosen=Choice(rate), seeds=OTHER_SEEDS)] + [
-        replace(row, chosen=chosen.get(row.label), seeds=OTHER_SEEDS)
-        for row in rows
-        if row.loss in BOX_WEIGHT
+    rivals = as_chosen(table, [row for row in rows if row.loss in BOX_WEIGHT])
+    return [
+        replace(row, seeds=OTHER_SEEDS)
+        for row in (replace(rows[0], loss=found, chosen=Choice(rate)), *rivals)
     ]
 
 
@@ -517,6 +523,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", choices=made)
     parser.add_argument("--rows", nargs="+", help="only these, by label; others stay as they are")
+    parser.add_argument(
+        "--as-chosen",
+        action="store_true",
+        help="rates and weights of the kept table, not tuned again",
+    )
     parser.add_argument("--data")
     parser.add_argument("--weights")
     options = parser.parse_args()
@@ -528,11 +539,12 @@ def main() -> None:
         extra += ["--set", f"detector.weights={options.weights}"]
         places["train.detector.weights"] = options.weights
     for name in options.tables:
-        wanted = [row for row in made[name] if not options.rows or row.label in options.rows]
+        rows = as_chosen(name, made[name]) if options.as_chosen else made[name]
+        wanted = [row for row in rows if not options.rows or row.label in options.rows]
         losses = [row.loss_of(seed) for row in wanted for seed in row.seeds]
         for search in [search for loss in losses for search in behind(loss)]:
             search_unless_kept([search], 2, places if search.startswith("bccd") else {})
-        compare(name, made[name], wanted, extra)
+        compare(name, rows, wanted, extra)
 
 
 def compare(name: str, rows: list[Row], wanted: list[Row], extra: list[str]) -> None:
@@ -545,7 +557,10 @@ def compare(name: str, rows: list[Row], wanted: list[Row], extra: list[str]) -> 
     with ThreadPoolExecutor(2) as pool:
         begun = {pool.submit(line, row, extra if row.config == BCCD else []): row for row in wanted}
         for future in as_completed(begun):
-            done[begun[future]] = future.result()
+            row, content = begun[future], future.result()
+            if row.chosen and row.label in before:
+                content["tried_on_evaluation"] = before[row.label]["tried_on_evaluation"]
+            done[row] = content
             missing = [row.label for row in rows if row not in done]
             write(name, [done[row] for row in rows if row in done], missing, rows[0].seeds)
 
