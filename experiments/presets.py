@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PRESETS = {
     "retinanet-tiny-shapes": ("retinanet", "retinanet", "searched", "tiny RetinaNet", "shapes"),
     "faster-rcnn-tiny-shapes": (
-        "faster-rcnn", "faster-rcnn", "searched", "tiny Faster R-CNN", "shapes",
+        "faster-rcnn-longer", "faster-rcnn", "searched", "tiny Faster R-CNN", "shapes",
     ),
     "deformable-detr-tiny-shapes": (
         "deformable-detr", "deformable-detr", "searched", "tiny Deformable DETR", "shapes",
