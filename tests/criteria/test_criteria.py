@@ -346,8 +346,7 @@ def test_heads_that_do_not_fit_are_named() -> None:
     focal, entropy = build_criterion("focal+l1"), build_criterion("ce+l1")
     with pytest.raises(ValueError, match=r"each head \(rpn, rcnn\), found rpn"):
         Criteria({"rpn": focal}, ("rpn", "rcnn"))
-    with pytest.raises(ValueError, match="the same score"):
-        Criteria({"rpn": focal, "rcnn": entropy}, ("rpn", "rcnn"))
+    assert Criteria({"rpn": focal, "rcnn": entropy}, ("rpn", "rcnn")).score == "softmax", "the last"
     with pytest.raises(ValueError, match="expected a Criterion or a dict of them, found str"):
         Criteria("focal+l1", ("detector",))
 

@@ -12,6 +12,7 @@ from paploss import LossParameters
 from paploss.criteria import Criteria, Criterion, build_criteria
 from paploss.detectors import build_detector, detach, detector_config
 from paploss.detectors.faster_rcnn import FasterRCNN
+from paploss.detectors.two_stage import HEADS
 from paploss.presets import load_preset_heads
 from tests.detectors.cases import Recorder, batch, crowded
 
@@ -124,6 +125,19 @@ def test_softmax_losses_see_what_torchvision_sampled() -> None:
     assert ours.item() == pytest.approx(theirs["loss_objectness"].item(), rel=1e-5)
     l1 = functional.smooth_l1_loss(rpn.box_deltas, rpn.target_deltas, beta=1 / 9, reduction="sum")
     assert (l1 / sampled.sum()).item() == pytest.approx(theirs["loss_rpn_box_reg"].item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("softmax", ["rpn", "rcnn"])
+def test_one_head_may_rank_while_the_other_samples(softmax: str) -> None:
+    recorders = {head: Recorder("softmax" if head == softmax else "sigmoid") for head in HEADS}
+    model = tiny(Criteria(recorders, HEADS)).train()
+    model(*batch())
+    seen = {head: criterion.seen for head, criterion in model.criterion.items()}
+    assert seen["rpn"].logits.shape[1] == (2 if softmax == "rpn" else 1)
+    assert seen["rcnn"].logits.shape[1] == (4 if softmax == "rcnn" else 3)
+    anchors_of_background = (seen["rpn"].labels == -1).sum()
+    assert (anchors_of_background <= 3 * 256) == (softmax == "rpn")
+    assert "boxes" in model.eval()(batch()[0])[0]
 
 
 @pytest.mark.parametrize("head", ["rpn", "rcnn"])

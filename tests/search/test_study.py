@@ -314,6 +314,10 @@ def test_where_a_search_begins() -> None:
     assert three.start == {"detector": LossParameters.linear(3)}
     with pytest.raises(ValueError, match=r"space.segments: .*-tied has its own; found 3"):
         make_space(configure(space__segments=3, space__init="retinanet-r50-fpn-coco-tied"))
+    with pytest.raises(
+        ValueError, match=r"train.loss.heads: .* for every head, found .* for detector"
+    ):
+        make_space(configure(train__loss={"heads": {"detector": "focal+l1"}}))
     with pytest.raises(ValueError, match=r"space.init: expected linear, .* found 'liniar'"):
         make_space(configure(space__init="liniar"))
 

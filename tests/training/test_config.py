@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from paploss import LossParameters
+from paploss.criteria.alrp import ALRPCriterion
+from paploss.criteria.pap import ParameterizedAPCriterion
 from paploss.detectors import detector_config
 from paploss.search.config import SearchConfig, load_search_config
 from paploss.training.config import LossConfig, TrainConfig, load_config
@@ -99,3 +101,16 @@ def test_options_of_pap_reach_its_criteria() -> None:
     one = LossParameters.linear()
     criteria = make_criteria(loss, detector_config(), {"detector": one})
     assert criteria["detector"].loss.parameters_of_loss == one
+
+
+def test_a_head_may_have_a_loss_of_its_own() -> None:
+    of_proposals = {"loss.heads.rpn.name": "alrp", "loss.heads.rpn.box_weight": 3}
+    config = load_config(None, {"detector.name": "faster-rcnn"} | of_proposals)
+    criteria = make_criteria(config.loss, config.detector)
+    assert isinstance(criteria["rpn"], ALRPCriterion)
+    assert (criteria["rpn"].box_weight, criteria["rpn"].weight) == (3, 0.2)
+    assert isinstance(criteria["rcnn"], ParameterizedAPCriterion)
+    with pytest.raises(
+        ValueError, match=r"loss.heads: the retinanet has the heads detector, found rpn"
+    ):
+        make_criteria(config.loss, detector_config())

@@ -12,7 +12,7 @@ from paploss.criteria.criterion import Criterion
 
 
 class Criteria(nn.ModuleDict):
-    """One criterion a head, by the head's name; all of them train the same kind of score.
+    """One criterion a head, by the head's name; the last head's scores are those of the detections.
 
     Args:
         criteria: a criterion for every head, or one of which every head gets a copy.
@@ -35,8 +35,6 @@ class Criteria(nn.ModuleDict):
                 f"found {', '.join(criteria.keys()) or 'none'}"
             )
         super().__init__({head: criteria[head] for head in heads})
-        if len({criterion.score for criterion in self.criteria()}) > 1:
-            raise ValueError("criterion: all heads must train the same score, sigmoid or softmax")
 
     def __getitem__(self, head: str) -> Criterion:
         criterion = super().__getitem__(head)
@@ -48,7 +46,7 @@ class Criteria(nn.ModuleDict):
 
     @property
     def score(self) -> Literal["sigmoid", "softmax"]:
-        """Which score the heads train."""
+        """Which score the last head trains."""
         return self.criteria()[-1].score
 
     @property

@@ -222,8 +222,8 @@ def _waist_logits(logits: Tensor, criterion: Criterion) -> Tensor:
 def install(model: Any, criteria: Criteria, overrides: Overrides) -> None:
     """Let torchvision's Faster R-CNN train with a criterion for each head.
 
-    Under sigmoid losses all anchors and all regions take part that are not ignored; under softmax
-    losses those that torchvision samples.
+    Under a head's sigmoid loss all its anchors or regions take part that are not ignored; under a
+    softmax loss those that torchvision samples.
     """
     rpn, roi_heads = model.rpn, model.roi_heads
     proposals = _ProposalLoss(rpn, criteria)

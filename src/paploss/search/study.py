@@ -72,6 +72,11 @@ class FoundLoss:
 def make_space(config: SearchConfig) -> SearchSpace:
     """What is searched, for the heads of the detector."""
     heads = config.train.detector.heads
+    if config.train.loss.heads:
+        raise ValueError(
+            "train.loss.heads: a search finds a loss for every head, "
+            f"found one given for {', '.join(config.train.loss.heads)}"
+        )
     init = config.space.init
     if init is None or init == LINEAR:
         start = {head: LossParameters.linear(config.space.segments) for head in heads}

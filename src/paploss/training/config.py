@@ -48,6 +48,7 @@ class LossConfig(Section):
     localization: Literal["giou", "iou", "l1"] = "giou"  # of pap, like the next
     block_denominator_gradient: bool = True
     box_weight: float | None = Field(default=None, gt=0)  # of pap, a factor of its gradient scale
+    heads: dict[str, LossConfig] = Field(default_factory=dict)  # heads with a loss of their own
 
     @model_validator(mode="before")
     @classmethod

@@ -115,7 +115,14 @@ def make_criteria(
         options["block_denominator_gradient"] = config.block_denominator_gradient
     elif config.parameters is not None:
         raise ValueError(f"loss.parameters: only pap has parameters, the loss is {config.name}")
-    return build_criteria(config.name, detector.heads, box_weight=config.box_weight, **options)
+    criteria = build_criteria(config.name, detector.heads, box_weight=config.box_weight, **options)
+    if unknown := config.heads.keys() - set(detector.heads):
+        raise ValueError(
+            f"loss.heads: the {detector.name} has the heads {', '.join(detector.heads)}, "
+            f"found {', '.join(sorted(unknown))}"
+        )
+    own = {head: make_criteria(loss, detector)[head] for head, loss in config.heads.items()}
+    return Criteria({**criteria, **own}, detector.heads)
 
 
 def learning_rate_factor(config: OptimizerConfig, steps_an_epoch: int, steps: int) -> Any:
