@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -64,6 +65,20 @@ def test_runs_of_one_loss_are_told_apart_by_what_differs(tmp_path: Path, data: P
     searches, trainings = read_runs([tmp_path / "short", tmp_path / "long"], Notes())
     labels = [group.label for group in group_runs(searches, trainings)]
     assert labels == ["focal+l1, epochs 2", "focal+l1, epochs 24"]
+
+
+def test_a_head_with_a_loss_of_its_own_is_named(tmp_path: Path, data: Path) -> None:
+    write_run(tmp_path / "run", data, loss="pap")
+    config = tmp_path / "run/config.yaml"
+    settings = yaml.safe_load(config.read_text())
+    settings["detector"]["name"] = "faster-rcnn"
+    config.write_text(yaml.safe_dump(settings))
+    (both,) = read_runs([tmp_path / "run"], Notes())[1]
+    assert (both.loss, set(both.heads or {})) == ("pap", {"rpn", "rcnn"})
+    settings["loss"]["heads"] = {"rpn": {"name": "ce+giou"}}
+    config.write_text(yaml.safe_dump(settings))
+    (one,) = read_runs([tmp_path / "run"], Notes())[1]
+    assert (one.loss, set(one.heads or {})) == ("pap, rpn: ce+giou", {"rcnn"})
 
 
 def test_a_start_that_is_the_published_loss_is_drawn_once(search: Path) -> None:

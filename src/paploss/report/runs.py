@@ -87,7 +87,9 @@ class TrainingRun:
         if not isinstance(name, str):  # then it was the preset that stands in for its detector
             own = f"{setting(self.settings, 'detector.name')}-r50-fpn-coco-tied"
             name = own if own in list_presets() else "retinanet-r50-fpn-coco-tied"
-        return find_heads(name, self.path, self.notes)
+        found = find_heads(name, self.path, self.notes) or {}
+        others = setting(self.settings, "loss.heads", {})
+        return {head: shape for head, shape in found.items() if head not in others} or None
 
     @property
     def command(self) -> str:
@@ -209,6 +211,9 @@ def read_training(path: Path, notes: Notes, *, loss: str | None = None) -> Train
     parameters = setting(settings, "loss.parameters")
     if isinstance(parameters, str):
         name = f"{name} ({Path(parameters).name.removesuffix('.loss.json')})"
+    others = setting(settings, "loss.heads")
+    for head in others if isinstance(others, dict) else {}:
+        name = f"{name}, {head}: {setting(others, f'{head}.name', 'unknown loss')}"
     return TrainingRun(path, settings, metrics or [], results or {}, loss or str(name), notes)
 
 
