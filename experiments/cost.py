@@ -70,10 +70,11 @@ def searches() -> list[str]:
 
 def reruns() -> list[str]:
     lines = [
-        "| table | trainings | searches | minutes on two cores: trainings | searches | in all"
-        " | at the chosen rates alone |",
+        "| table | searches of its own | minutes on two cores: these | trainings at the chosen rates"
+        " | together | searches of other tables | trainings that choose rates and weights |",
         "|---|---|---|---|---|---|---|",
     ]
+    counted: set[str] = set()
     for name in TITLES:
         table = read("tables", name)
         if table is None:
@@ -86,16 +87,19 @@ def reruns() -> list[str]:
             )
             for row in table["rows"]
         ]
-        count = sum(tuning + seeds for _, tuning in rows)
-        training = sum(minutes * (tuning + seeds) for minutes, tuning in rows)
         as_chosen = sum(minutes * seeds for minutes, _ in rows)
+        choosing = sum(minutes * tuning for minutes, tuning in rows)
         losses = {row["loss"].format(seed=seed) for row in table["rows"] for seed in table["seeds"]}
         found = {search for loss in losses for search in behind(loss)}
-        searching = sum(search_minutes(search) for search in found)
-        lines.append(
-            f"| {name} | {count} | {len(found)} | {training:.0f} | {searching:.0f}"
-            f" | {training + searching:.0f} | {as_chosen:.0f} |"
+        own, others = (
+            sum(search_minutes(search) for search in part)
+            for part in (found - counted, found & counted)
         )
+        lines.append(
+            f"| {name} | {len(found - counted)} | {own:.0f} | {as_chosen:.0f} | {own + as_chosen:.0f}"
+            f" | {others:.0f} | {choosing:.0f} |"
+        )
+        counted |= found
     return lines
 
 
@@ -131,9 +135,10 @@ def main() -> None:
         "",
         *searches(),
         "",
-        "Every table from nothing, with all searches behind it (a search that two tables share counts"
-        " in both; of a table that is not complete, what is there). *At the chosen rates alone*: its"
-        " trainings with `--as-chosen`, from the searches and choices that are kept:",
+        "Every table: its searches, where no table above has them already, and its trainings with"
+        " `--as-chosen`, *together* what making it anew takes ([how](../README.md#time)). What it stands"
+        " on besides are searches of tables above, and the trainings from which its rates and weights"
+        " were chosen:",
         "",
         *reruns(),
         "",
