@@ -118,6 +118,7 @@ TITLES = {
     "denominator": "Gradient of the denominator, blocked or not",
     "heads": "Faster R-CNN with a loss for each head",
     "proposals": "Faster R-CNN with more proposals",
+    "twelve-seeds": "Faster R-CNN with twelve seeds",
     "algorithms-at-length": "What each search algorithm found, trained in full",
     "trap": "Published losses, and what they are without the trap",
     "safe": "Free space and safe space",
@@ -302,8 +303,10 @@ def tables() -> dict[str, list[Row]]:
             *blocked_or_not(two_parts, "Faster R-CNN", reported.FASTER_RCNN),
             *blocked_or_not(best_detr, "Deformable DETR", reported.DEFORMABLE_DETR),
         ],
-        # Why the lead is small on Faster R-CNN: each head alone, and more proposals to be ranked.
+        # Why the lead is small on Faster R-CNN: each head alone, and more proposals to be ranked; and
+        # whether there is one.
         "heads": [replace(row, seeds=six) for row in heads()],
+        "twelve-seeds": [replace(row, seeds=tuple(range(12))) for row in (BEST, RIVAL)],
         "proposals": [*proposals(100), *proposals(300, "detector.proposals=300")],
         # What else may propose losses: the answers of the searches of algorithms.py.
         "algorithms-at-length": [
