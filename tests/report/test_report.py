@@ -75,6 +75,9 @@ def test_a_head_with_a_loss_of_its_own_is_named(tmp_path: Path, data: Path) -> N
     config.write_text(yaml.safe_dump(settings))
     (both,) = read_runs([tmp_path / "run"], Notes())[1]
     assert (both.loss, set(both.heads or {})) == ("pap", {"rpn", "rcnn"})
+    settings["loss"]["heads"] = None
+    config.write_text(yaml.safe_dump(settings))
+    assert set(read_runs([tmp_path / "run"], Notes())[1][0].heads or {}) == {"rpn", "rcnn"}
     settings["loss"]["heads"] = {"rpn": {"name": "ce+giou"}}
     config.write_text(yaml.safe_dump(settings))
     (one,) = read_runs([tmp_path / "run"], Notes())[1]

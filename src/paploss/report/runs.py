@@ -88,7 +88,7 @@ class TrainingRun:
             own = f"{setting(self.settings, 'detector.name')}-r50-fpn-coco-tied"
             name = own if own in list_presets() else "retinanet-r50-fpn-coco-tied"
         found = find_heads(name, self.path, self.notes) or {}
-        others = setting(self.settings, "loss.heads", {})
+        others = _losses_of_heads(self.settings)
         return {head: shape for head, shape in found.items() if head not in others} or None
 
     @property
@@ -211,10 +211,17 @@ def read_training(path: Path, notes: Notes, *, loss: str | None = None) -> Train
     parameters = setting(settings, "loss.parameters")
     if isinstance(parameters, str):
         name = f"{name} ({Path(parameters).name.removesuffix('.loss.json')})"
-    others = setting(settings, "loss.heads")
-    for head in others if isinstance(others, dict) else {}:
-        name = f"{name}, {head}: {setting(others, f'{head}.name', 'unknown loss')}"
+    for head, own in _losses_of_heads(settings).items():
+        name = f"{name}, {head}: {own}"
     return TrainingRun(path, settings, metrics or [], results or {}, loss or str(name), notes)
+
+
+def _losses_of_heads(settings: dict[str, Any]) -> dict[str, str]:
+    """Names of the losses that single heads have to themselves."""
+    heads = setting(settings, "loss.heads")
+    if not isinstance(heads, dict):
+        return {}
+    return {str(head): str(setting(heads, f"{head}.name", "unknown loss")) for head in heads}
 
 
 def read_search(path: Path, notes: Notes) -> SearchRun:
