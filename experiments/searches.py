@@ -90,6 +90,7 @@ SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
         once_more("results/searches/faster-rcnn-again-coarse.loss.json", 5, 4),
     ),
     "deformable-detr-again": (DETR, once_more("retinanet-r50-fpn-coco-tied", 20, 3)),
+    "bccd-again": (BCCD, once_more("retinanet-r50-fpn-coco-tied", 20, 3)),
 }
 # Searches that are compared with each other, with quick trials, several of each: one may be lucky.
 ALGORITHMS: dict[str, dict[str, Any]] = {
