@@ -69,9 +69,10 @@ def searches() -> list[str]:
 
 
 def reruns() -> list[str]:
+    """A line for each table, or for each of its detectors, which are compared with nothing but themselves."""
     lines = [
-        "| table | searches of its own | minutes on two cores: these | trainings at the chosen rates"
-        " | together | searches of other tables | trainings that choose rates and weights |",
+        "| table | searches | minutes on two cores: these | trainings at the chosen rates | together"
+        " | together, searches of tables above kept | trainings that choose rates and weights |",
         "|---|---|---|---|---|---|---|",
     ]
     counted: set[str] = set()
@@ -79,27 +80,30 @@ def reruns() -> list[str]:
         table = read("tables", name)
         if table is None:
             continue
-        seeds = len(table["seeds"])
-        rows = [  # minutes of a training, how many of them tune it
-            (
-                (row.get("seconds", 0.0) + beside_steps(row["config"])) / 60 / 2,
-                len(row["tried_on_evaluation"].keys() - {row["chosen"]}),
+        configs = list(dict.fromkeys(row["config"] for row in table["rows"]))
+        for config in configs:
+            rows = [row for row in table["rows"] if row["config"] == config]
+            part = f", {rows[0]['label'].partition(', ')[0]}" if len(configs) > 1 else ""
+            found = {
+                search
+                for row in rows
+                for seed in table["seeds"]
+                for search in behind(row["loss"].format(seed=seed))
+            }
+            searching = {search: search_minutes(search) for search in found}
+            kept = sum(searching[search] for search in found & counted)
+            training = [(row.get("seconds", 0.0) + beside_steps(config)) / 60 / 2 for row in rows]
+            as_chosen = sum(training) * len(table["seeds"])
+            choosing = sum(
+                minutes * len(row["tried_on_evaluation"].keys() - {row["chosen"]})
+                for row, minutes in zip(rows, training, strict=True)
             )
-            for row in table["rows"]
-        ]
-        as_chosen = sum(minutes * seeds for minutes, _ in rows)
-        choosing = sum(minutes * tuning for minutes, tuning in rows)
-        losses = {row["loss"].format(seed=seed) for row in table["rows"] for seed in table["seeds"]}
-        found = {search for loss in losses for search in behind(loss)}
-        own, others = (
-            sum(search_minutes(search) for search in part)
-            for part in (found - counted, found & counted)
-        )
-        lines.append(
-            f"| {name} | {len(found - counted)} | {own:.0f} | {as_chosen:.0f} | {own + as_chosen:.0f}"
-            f" | {others:.0f} | {choosing:.0f} |"
-        )
-        counted |= found
+            together = sum(searching.values()) + as_chosen
+            lines.append(
+                f"| {name}{part} | {len(found)} | {together - as_chosen:.0f} | {as_chosen:.0f}"
+                f" | {together:.0f} | {together - kept:.0f} | {choosing:.0f} |"
+            )
+            counted |= found
     return lines
 
 
@@ -135,10 +139,10 @@ def main() -> None:
         "",
         *searches(),
         "",
-        "Every table: its searches, where no table above has them already, and its trainings with"
-        " `--as-chosen`, *together* what making it anew takes ([how](../README.md#time)). What it stands"
-        " on besides are searches of tables above, and the trainings from which its rates and weights"
-        " were chosen:",
+        "Every table, by detector where there are several: all searches behind it and its trainings with"
+        " `--as-chosen`, *together* what making it anew takes ([how](../README.md#time)), or less by the"
+        " searches that a table above it has as well. The rates and weights were chosen once, by"
+        " further trainings:",
         "",
         *reruns(),
         "",

@@ -126,6 +126,8 @@ TITLES = {
     "faster-rcnn-again": "Faster R-CNN on shapes, once more",
     "deformable-detr-again": "Deformable DETR on shapes, once more",
     "bccd-again": "RetinaNet on blood cells (BCCD), once more",
+    "substitutions-again": "Searched and hand-made functions, once more",
+    "denominator-again": "Gradient of the denominator, blocked or not, once more",
 }
 
 
@@ -137,6 +139,12 @@ RETINANET, FASTER_RCNN, DETR = "shapes-retinanet", "shapes-faster-rcnn", "shapes
 BCCD = "bccd-retinanet"
 PUBLISHED, PUBLISHED_FASTER_RCNN = "retinanet-r50-fpn-coco", "faster-rcnn-r50-fpn-coco"
 TIED = "published, f5 tied to f1"
+AGAIN = {  # one more search for each
+    RETINANET: "retinanet-again",
+    FASTER_RCNN: "faster-rcnn-again",
+    DETR: "deformable-detr-again",
+    BCCD: "bccd-again",
+}
 PPO2 = "algorithms/ppo2"  # quick searches in the free space, by which others are measured
 
 
@@ -232,18 +240,23 @@ def as_chosen(table: str, rows: list[Row]) -> list[Row]:
     return [replace(row, chosen=chosen.get(row.label)) for row in rows]
 
 
-def again(table: str, rows: list[Row]) -> list[Row]:
-    """What one more search finds, against the paper's rivals: other seeds, rates and weights as chosen
-    before; what the search finds as it is, at the rate that it was searched with.
+def found_again(row: Row) -> Row:
+    """What one more search finds in place of what the first one found: as it is, at the rate that it was
+    searched with unless another one was chosen.
     """
-    path, settings = SEARCHES[f"{table}-again"]
+    name = AGAIN[row.config]
+    path, settings = SEARCHES[name]
     rate = load_search_config(ROOT / path, settings).train.optimizer.learning_rate
-    found = f"results/searches/{table}-again.loss.json"
-    rivals = as_chosen(table, [row for row in rows if row.loss in BOX_WEIGHT])
-    return [
-        replace(row, seeds=OTHER_SEEDS)
-        for row in (replace(rows[0], loss=found, chosen=Choice(rate)), *rivals)
-    ]
+    chosen = row.chosen or Choice(rate)
+    return replace(row, loss=f"results/searches/{name}.loss.json", chosen=chosen)
+
+
+def again(table: str, rows: list[Row]) -> list[Row]:
+    """A table once more, after another search: the first row's loss is its, the others are by hand; other
+    seeds, rates and weights as the table chose them.
+    """
+    made = [found_again(rows[0]), *as_chosen(table, rows[1:])]
+    return [replace(row, seeds=OTHER_SEEDS) for row in made]
 
 
 def tables() -> dict[str, list[Row]]:
@@ -283,11 +296,20 @@ def tables() -> dict[str, list[Row]]:
         usual(BCCD, "focal+l1"),
     ]
     six = (*SEEDS, *OTHER_SEEDS)
+    substitutions = [best, *map(substitution, ("sigmoid", "sqrt", "linear", "square"))]
+    denominator = [
+        row
+        for best_of_all, name, figures in (
+            (best, "RetinaNet", reported.RETINANET),
+            (two_parts, "Faster R-CNN", reported.FASTER_RCNN),
+            (best_detr, "Deformable DETR", reported.DEFORMABLE_DETR),
+        )
+        for row in blocked_or_not(best_of_all, name, figures)
+    ]
     return {
         **{name: [replace(row, seeds=six) for row in rows] for name, rows in main.items()},
-        **{f"{name}-again": again(name, rows) for name, rows in main.items()},
         # Its ablations.
-        "substitutions": [best, *map(substitution, ("sigmoid", "sqrt", "linear", "square"))],
+        "substitutions": substitutions,
         "functions-and-scale": [
             quick(PPO2, "separate, scale"),
             quick("spaces/no-scale", "separate, scale 1", scaled=False),
@@ -304,11 +326,7 @@ def tables() -> dict[str, list[Row]]:
             quick("spaces/3-segments", "3 segments"),
             quick("spaces/7-segments", "7 segments"),
         ],
-        "denominator": [
-            *blocked_or_not(best, "RetinaNet", reported.RETINANET),
-            *blocked_or_not(two_parts, "Faster R-CNN", reported.FASTER_RCNN),
-            *blocked_or_not(best_detr, "Deformable DETR", reported.DEFORMABLE_DETR),
-        ],
+        "denominator": denominator,
         # Why the lead is small on Faster R-CNN: each head alone, and more proposals to be ranked; and
         # whether there is one.
         "heads": [replace(row, seeds=six) for row in heads()],
@@ -352,7 +370,19 @@ def tables() -> dict[str, list[Row]]:
                 *blood_cells[1:],
             )
         ],
+        # What rests on the long searches once more, after shorter ones: at the rates and weights chosen
+        # above, but for losses that block the denominator's gradient, which keep their search's rate.
+        **{
+            f"{name}-again": again(name, [rows[0], *(r for r in rows if r.loss in BOX_WEIGHT)])
+            for name, rows in main.items()
+        },
         "bccd-again": again("bccd", blood_cells),
+        "substitutions-again": again("substitutions", substitutions),
+        "denominator-again": [
+            replace(found_again(row), seeds=OTHER_SEEDS)
+            for with_it, without in zip(denominator[::2], denominator[1::2], strict=True)
+            for row in (with_it, *as_chosen("denominator", [without]))
+        ],
     }
 
 
@@ -545,9 +575,11 @@ def told_choices(name: str, rows: list[dict[str, Any]]) -> list[str]:
     if not any(row["tried_on_evaluation"] for row in rows):
         again = name.endswith("-again")
         first = name.removesuffix("-again") if again else "faster-rcnn"
-        whose = ", the rivals' as they" if again else " as they"
+        whose = (
+            ", but for those of a detector's first row, which are its search's," if again else ""
+        )
         lines = [
-            f"Rates and box weights{whose} were chosen for [{first}.md]({first}.md):",
+            f"Rates and box weights{whose} as they were chosen for [{first}.md]({first}.md):",
             "",
         ]
         return lines + [f"- {row['label']}: {row['chosen']}" for row in rows]

@@ -114,3 +114,7 @@ def test_a_head_may_have_a_loss_of_its_own() -> None:
         ValueError, match=r"loss.heads: the retinanet has the heads detector, found rpn"
     ):
         make_criteria(config.loss, detector_config())
+    with pytest.raises(
+        ValueError, match=r"loss.heads.rpn.name: expected one of pap, .*, found 'foo'"
+    ):
+        load_config(None, {"detector.name": "faster-rcnn", "loss.heads.rpn.name": "foo"})

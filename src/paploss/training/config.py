@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from paploss.detectors.config import DetectorConfig, detector_config
 
@@ -54,6 +61,15 @@ class LossConfig(Section):
     @classmethod
     def _name_alone(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        from paploss.criteria import CRITERIA  # slow to import, and not needed for the default
+
+        if name not in CRITERIA:
+            raise ValueError(f"expected one of {', '.join(CRITERIA)}")
+        return name
 
 
 class OptimizerConfig(Section):
@@ -142,5 +158,6 @@ def checked(
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")  # before what a validator here says
         found = "" if first["type"] == "missing" else f", found {first['input']!r}"
-        raise ValueError(f"{path or 'configuration'}: {where}: {first['msg']}{found}") from None
+        raise ValueError(f"{path or 'configuration'}: {where}: {message}{found}") from None
