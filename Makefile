@@ -33,7 +33,7 @@ results: $(READY)
 	$(BIN)/python experiments/losses.py retinanet faster-rcnn deformable-detr
 	$(BIN)/python experiments/losses.py retinanet-again faster-rcnn-again deformable-detr-again
 	$(BIN)/python experiments/losses.py $(ABLATIONS)
-	$(BIN)/python experiments/algorithms.py
+	$(BIN)/python experiments/algorithms.py algorithms algorithms-again
 ifdef BCCD
 	$(BIN)/python experiments/losses.py bccd trap --data $(BCCD) --weights $(WEIGHTS)
 endif

@@ -1,27 +1,39 @@
 """Which algorithm searches best? Best reward by number of trials, as a table and a picture.
 
-Searches that are not kept in results/searches/algorithms are run first.
+Searches that are not kept in results/searches are run first.
 
-    python experiments/algorithms.py     # results/tables/algorithms.md, docs/figures/algorithms.png
+    python experiments/algorithms.py algorithms algorithms-again     # results/tables/NAME.md, docs/figures/NAME.png
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import ttest_ind
-from searches import ALGORITHM_LABELS, ALGORITHMS, KEPT, QUICK, ROOT, SEARCHES, search_unless_kept
+from searches import ALGORITHM_LABELS, KEPT, QUICK, ROOT, SEARCHES, search_unless_kept
 
 MARKS = (40, 80, 120, 160)
+TABLES = {
+    "algorithms": "Search algorithms on the real thing",
+    "algorithms-again": "Search algorithms on the real thing, once more",
+}
 
 
-def rewards(algorithm: str) -> np.ndarray:
-    """By number of trials, a row a repeat."""
-    files = sorted((KEPT / "algorithms" / algorithm).glob("[0-9].json"))
-    return 100 * np.array([json.loads(file.read_text())["rewards"] for file in files])
+def searches_of(table: str) -> list[str]:
+    return [name for name in SEARCHES if name.startswith(f"{table}/")]
+
+
+def rewards(table: str) -> dict[str, np.ndarray]:
+    """Of every algorithm, by number of trials, a row a repeat."""
+    rows: dict[str, list[list[float]]] = {}
+    for name in searches_of(table):
+        content = json.loads((KEPT / f"{name}.json").read_text())
+        rows.setdefault(name.split("/")[1], []).append(content["rewards"])
+    return {algorithm: 100 * np.array(values) for algorithm, values in rows.items()}
 
 
 def difference(values: np.ndarray, reference: np.ndarray) -> str:
@@ -30,21 +42,26 @@ def difference(values: np.ndarray, reference: np.ndarray) -> str:
     return f"{values.mean() - reference.mean():+.1f} ± {(interval.high - interval.low) / 2:.1f}"
 
 
-def main() -> None:
-    search_unless_kept([name for name in SEARCHES if name.startswith("algorithms/")], 2, {})
-    found = {name: rewards(name) for name in ALGORITHMS}
+def compare(table: str) -> None:
+    search_unless_kept(searches_of(table), 2, {})
+    found = rewards(table)
     best = {name: np.maximum.accumulate(rows, -1) for name, rows in found.items()}
+    at_length = (
+        " What the answers are worth after a full training is in"
+        " [algorithms-at-length.md](algorithms-at-length.md)."
+        if table == "algorithms"
+        else ""
+    )
     lines = [
-        "# Search algorithms on the real thing",
+        f"# {TABLES[table]}",
         "",
-        f"`python experiments/algorithms.py`, `{QUICK}`; x86_64, two workers of one thread. 160 trials a"
-        " search; a trial is 31 steps of the tiny RetinaNet, its reward the AP on 100 images of the"
-        " evaluation split. Best reward so far, mean ± standard deviation over repeats of the search;"
-        " *less PPO2's*: after 160 trials, ± half a 95% interval (Welch's t); *last round*: mean reward"
-        " of the last 8 trials. What the answers are worth after a full training is in"
-        " [algorithms-at-length.md](algorithms-at-length.md).",
+        f"`python experiments/algorithms.py {table}`, `{QUICK}`; x86_64, two workers of one thread."
+        " 160 trials a search; a trial is 31 steps of the tiny RetinaNet, its reward the AP on 100 images"
+        " of the evaluation split. Best reward so far, mean ± standard deviation over repeats of the"
+        " search; *less PPO2's*: after 160 trials, ± half a 95% interval (Welch's t); *last round*: mean"
+        f" reward of the last 8 trials.{at_length}",
         "",
-        "![Best reward by number of trials](../../docs/figures/algorithms.png)",
+        f"![Best reward by number of trials](../../docs/figures/{table}.png)",
         "",
         "| algorithm | repeats | "
         + " | ".join(f"{mark} trials" for mark in MARKS)
@@ -59,9 +76,8 @@ def main() -> None:
         cells.append("" if name == "ppo2" else difference(rows[:, -1], best["ppo2"][:, -1]))
         cells.append(f"{found[name][:, -8:].mean():.1f}")
         lines.append(f"| {ALGORITHM_LABELS[name]} | {len(rows)} | " + " | ".join(cells) + " |")
-    folder = ROOT / "results/tables"
-    (folder / "algorithms.md").write_text("\n".join(lines) + "\n")
-    draw(best, ROOT / "docs/figures/algorithms.png")
+    (ROOT / f"results/tables/{table}.md").write_text("\n".join(lines) + "\n")
+    draw(best, ROOT / f"docs/figures/{table}.png")
 
 
 def draw(curves: dict[str, np.ndarray], file: Path) -> None:
@@ -75,6 +91,13 @@ def draw(curves: dict[str, np.ndarray], file: Path) -> None:
     axes.legend(fontsize=8, loc="lower right")
     axes.grid(alpha=0.3)
     figure.savefig(file, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", nargs="+", choices=TABLES)
+    for table in parser.parse_args().tables:
+        compare(table)
 
 
 if __name__ == "__main__":

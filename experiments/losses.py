@@ -35,7 +35,7 @@ from typing import Any
 import reported
 from matplotlib.figure import Figure
 from scipy.stats import t as student
-from searches import ALGORITHM_LABELS, SEARCHES, behind, search_unless_kept
+from searches import ALGORITHM_LABELS, ALGORITHMS, SEARCHES, behind, search_unless_kept
 
 from paploss.search.config import load_search_config
 
@@ -334,7 +334,7 @@ def tables() -> dict[str, list[Row]]:
         "proposals": [*proposals(100), *proposals(300, "detector.proposals=300")],
         # What else may propose losses: the answers of the searches of algorithms.py.
         "algorithms-at-length": [
-            quick(f"algorithms/{name}", label) for name, label in ALGORITHM_LABELS.items()
+            quick(f"algorithms/{name}", ALGORITHM_LABELS[name]) for name in ALGORITHMS
         ],
         # The trap: published losses with and without it, a search that may find it and one that may not.
         "trap": [

@@ -101,6 +101,9 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "gp": {"sampler.name": "gp"},
     "ppo2-warm": {"space.init": "retinanet-r50-fpn-coco", "sampler.sigma": 0.1},
 }
+ALGORITHMS_AGAIN = ALGORITHMS | {
+    "ppo2-tied": {"space.init": "retinanet-r50-fpn-coco-tied", "sampler.sigma": 0.1}
+}
 ALGORITHM_LABELS = {
     "ppo2": "PPO2",
     "random": "random",
@@ -108,6 +111,7 @@ ALGORITHM_LABELS = {
     "cmaes": "CMA-ES",
     "gp": "Gaussian process",
     "ppo2-warm": "PPO2 from the published loss",
+    "ppo2-tied": "PPO2 from its tied version, the default",
 }
 SPACES: dict[str, dict[str, Any]] = {  # beside that of algorithms/ppo2
     "no-scale": {"space.fixed": ["scale"]},
@@ -119,10 +123,15 @@ SPACES: dict[str, dict[str, Any]] = {  # beside that of algorithms/ppo2
     "7-segments": {"space.segments": 7},
     "safe": {"space.safe": True},
 }
-for kind, variants, repeats in (("algorithms", ALGORITHMS, 4), ("spaces", SPACES, 3)):
+for kind, variants, repeats, first_seed in (
+    ("algorithms", ALGORITHMS, 4, 0),
+    ("algorithms-again", ALGORITHMS_AGAIN, 4, 4),
+    ("spaces", SPACES, 3, 0),
+):
     for variant, own in variants.items():
-        for seed in range(repeats):
-            SEARCHES[f"{kind}/{variant}/{seed}"] = (QUICK, own | {"sampler.seed": seed})
+        for repeat in range(repeats):
+            seed = {"sampler.seed": first_seed + repeat}
+            SEARCHES[f"{kind}/{variant}/{repeat}"] = (QUICK, own | seed)
 
 
 def behind(loss: str) -> list[str]:
@@ -136,6 +145,7 @@ def behind(loss: str) -> list[str]:
 def search(name: str, workers: int, places: dict[str, str]) -> None:
     path, settings = SEARCHES[name]
     config = load_search_config(ROOT / path, settings | places | {"executor.workers": workers})
+    continued = (ROOT / "runs/searches" / name).exists()
     start = time.perf_counter()
 
     def tell(progress: SearchProgress) -> None:
@@ -177,6 +187,8 @@ def search(name: str, workers: int, places: dict[str, str]) -> None:
         "finalists": made.study.user_attrs.get("repeats", {}),  # rewards when trained at length
         "problems": made.problems(),
     }
+    if not continued:  # with finalists, the sampler's thinking and start, unlike "hours"
+        content["wall_seconds"] = time.perf_counter() - start
     (KEPT / name).parent.mkdir(parents=True, exist_ok=True)
     (KEPT / f"{name}.json").write_text(json.dumps(content) + "\n")
     found_file = ROOT / "runs/searches" / name / "best.loss.json"
