@@ -11,6 +11,8 @@ import json
 import statistics
 from typing import Any
 
+from algorithms import TABLES as ALGORITHM_TABLES
+from algorithms import searches_of
 from losses import ROOT, TITLES
 from searches import SEARCHES, behind
 
@@ -78,6 +80,17 @@ def reruns() -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     counted: set[str] = set()
+
+    def rerun(name: str, found: set[str], training: float, choosing: float) -> str:
+        searching = {search: search_minutes(search) for search in found}
+        kept = sum(searching[search] for search in found & counted)
+        counted.update(found)
+        together = sum(searching.values()) + training
+        return (
+            f"| {name} | {len(found)} | {together - training:.0f} | {training:.0f}"
+            f" | {together:.0f} | {together - kept:.0f} | {choosing:.0f} |"
+        )
+
     for name in TITLES:
         table = read("tables", name)
         if table is None:
@@ -92,20 +105,17 @@ def reruns() -> list[str]:
                 for seed in table["seeds"]
                 for search in behind(row["loss"].format(seed=seed))
             }
-            searching = {search: search_minutes(search) for search in found}
-            kept = sum(searching[search] for search in found & counted)
-            training = [(row.get("seconds", 0.0) + beside_steps(config)) / 60 / 2 for row in rows]
-            as_chosen = sum(training) * len(table["seeds"])
+            minutes = [(row.get("seconds", 0.0) + beside_steps(config)) / 60 / 2 for row in rows]
             choosing = sum(
-                minutes * len(row["tried_on_evaluation"].keys() - {row["chosen"]})
-                for row, minutes in zip(rows, training, strict=True)
+                one * len(row["tried_on_evaluation"].keys() - {row["chosen"]})
+                for row, one in zip(rows, minutes, strict=True)
             )
-            together = sum(searching.values()) + as_chosen
-            lines.append(
-                f"| {name}{part} | {len(found)} | {together - as_chosen:.0f} | {as_chosen:.0f}"
-                f" | {together:.0f} | {together - kept:.0f} | {choosing:.0f} |"
-            )
-            counted |= found
+            training = sum(minutes) * len(table["seeds"])
+            lines.append(rerun(f"{name}{part}", found, training, choosing))
+    for name in ALGORITHM_TABLES:
+        found = set(searches_of(name))
+        if all(read("searches", search) for search in found):
+            lines.append(rerun(name, found, 0, 0))
     return lines
 
 
