@@ -241,22 +241,27 @@ def as_chosen(table: str, rows: list[Row]) -> list[Row]:
 
 
 def found_again(row: Row) -> Row:
-    """What one more search finds in place of what the first one found: as it is, at the rate that it was
-    searched with unless another one was chosen.
+    """What one more search finds in place of what the first one found, with other seeds: as it is, at the
+    rate that it was searched with unless another one was chosen.
     """
     name = AGAIN[row.config]
     path, settings = SEARCHES[name]
     rate = load_search_config(ROOT / path, settings).train.optimizer.learning_rate
     chosen = row.chosen or Choice(rate)
-    return replace(row, loss=f"results/searches/{name}.loss.json", chosen=chosen)
+    return replace(row, loss=f"results/searches/{name}.loss.json", chosen=chosen, seeds=OTHER_SEEDS)
 
 
 def again(table: str, rows: list[Row]) -> list[Row]:
     """A table once more, after another search: the first row's loss is its, the others are by hand; other
     seeds, rates and weights as the table chose them.
     """
-    made = [found_again(rows[0]), *as_chosen(table, rows[1:])]
-    return [replace(row, seeds=OTHER_SEEDS) for row in made]
+    by_hand = [replace(row, seeds=OTHER_SEEDS) for row in as_chosen(table, rows[1:])]
+    return [found_again(rows[0]), *by_hand]
+
+
+def anew(row: Row) -> Row:
+    """What one more search finds, tuned like a row of a first table."""
+    return replace(found_again(row), label=f"{row.label}, tuned anew", chosen=None)
 
 
 def tables() -> dict[str, list[Row]]:
@@ -378,10 +383,15 @@ def tables() -> dict[str, list[Row]]:
         },
         "bccd-again": again("bccd", blood_cells),
         "substitutions-again": [quick(PPO2, "searched"), *substitutions[1:]],
+        # The two for which those rates and weights turned out to tell another tale are tuned as well.
         "denominator-again": [
-            replace(found_again(row), seeds=OTHER_SEEDS)
+            row
             for with_it, without in zip(denominator[::2], denominator[1::2], strict=True)
-            for row in (with_it, *as_chosen("denominator", [without]))
+            for row in (
+                found_again(with_it),
+                *map(found_again, as_chosen("denominator", [without])),
+                *([anew(without)] if without.config != RETINANET else []),
+            )
         ],
     }
 
@@ -572,19 +582,28 @@ def write(
 
 def told_choices(name: str, rows: list[dict[str, Any]]) -> list[str]:
     """Rates and box weights, and what they were chosen by."""
-    if not any(row["tried_on_evaluation"] for row in rows):
+    tuned = [row for row in rows if row["tried_on_evaluation"]]
+    taken = [row for row in rows if not row["tried_on_evaluation"]]
+    lines = []
+    if taken:
         again = name.endswith("-again")
         first = name.removesuffix("-again") if again else "faster-rcnn"
         whose = (
             ", but for those of a detector's first row, which are its search's," if again else ""
         )
-        lines = [
+        lines += [
             f"Rates and box weights{whose} as they were chosen for [{first}.md]({first}.md):",
             "",
+            *(f"- {row['label']}: {row['chosen']}" for row in taken),
         ]
-        return lines + [f"- {row['label']}: {row['chosen']}" for row in rows]
-    lines = ["AP on the evaluation split (seed 0) from which rate and box weight were chosen:", ""]
-    for row in rows:
+    if taken and tuned:
+        lines.append("")
+    if tuned:
+        lines += [
+            "AP on the evaluation split (seed 0) from which rate and box weight were chosen:",
+            "",
+        ]
+    for row in tuned:
         tried = "; ".join(
             f"{choice}: {value:.1f}" for choice, value in row["tried_on_evaluation"].items()
         )
