@@ -126,6 +126,7 @@ TITLES = {
     "faster-rcnn-again": "Faster R-CNN on shapes, once more",
     "deformable-detr-again": "Deformable DETR on shapes, once more",
     "bccd-again": "RetinaNet on blood cells (BCCD), once more",
+    "transfer-again": "A loss searched on shapes, on blood cells (BCCD), once more",
     "substitutions-again": "Quickly searched and hand-made functions",
     "denominator-again": "Gradient of the denominator, blocked or not, once more",
 }
@@ -382,6 +383,10 @@ def tables() -> dict[str, list[Row]]:
             for name, rows in main.items()
         },
         "bccd-again": again("bccd", blood_cells),
+        "transfer-again": [
+            replace(searched(AGAIN[RETINANET], {}, "searched on shapes", BCCD), seeds=OTHER_SEEDS),
+            *again("bccd", blood_cells)[1:],
+        ],
         "substitutions-again": [quick(PPO2, "searched"), *substitutions[1:]],
         # The two for which those rates and weights turned out to tell another tale are tuned as well.
         "denominator-again": [
