@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
+import timing
 from algorithms import TABLES as ALGORITHM_TABLES
 from algorithms import searches_of
-from losses import ROOT, TITLES
+from losses import BCCD, DETR, FASTER_RCNN, RETINANET, ROOT, TITLES
 from searches import SEARCHES, behind
+from timing import training, trial
 
-DETECTORS = ("retinanet", "faster-rcnn", "deformable-detr", "bccd")
+CONFIGS = {  # of a search, by how its name begins
+    "retinanet": RETINANET,
+    "faster-rcnn": FASTER_RCNN,
+    "deformable-detr": DETR,
+    "bccd": BCCD,
+}
+TIMED = json.loads(timing.KEPT.read_text())
 
 
 def read(kind: str, name: str) -> dict[str, Any] | None:
@@ -36,29 +45,26 @@ def beside_steps(config: str) -> float:
     return statistics.median(timed) if timed else 0.0
 
 
-def training_minutes(search: str) -> float:
-    """Of one full training, as a finalist of a search gets."""
-    detectors = [name for name in DETECTORS if search.startswith(name)]
-    table = read("tables", detectors[0] if detectors else "retinanet")
-    assert table is not None
-    steps = statistics.mean(row["seconds"] for row in table["rows"] if "seconds" in row)
-    return (steps + beside_steps(table["rows"][0]["config"])) / 60
+def training_minutes(config: str, settings: Sequence[str] = ()) -> float:
+    """Of one full training, with two at a time."""
+    return float(TIMED["training"][training(config, tuple(settings))]) / 60
 
 
 def search_minutes(name: str) -> float:
-    """On two cores, finalists included: as timed, or by the sum of its parts if it was not in one go."""
+    """On two cores, finalists included."""
     search = read("searches", name)
     assert search is not None
-    if "wall_seconds" in search:
-        return float(search["wall_seconds"]) / 60
-    return (60 * search["hours"] + len(search["finalists"]) * training_minutes(name)) / 2
+    trials = TIMED["trial"][trial(name)] * len(search["rewards"]) / 60
+    detectors = [detector for detector in CONFIGS if name.startswith(detector)]
+    config = CONFIGS[detectors[0] if detectors else "retinanet"]
+    return trials + len(search["finalists"]) * training_minutes(config) / 2
 
 
 def searches() -> list[str]:
     lines = [
-        "| search | trials | collapsed | core-hours of trials | trainings of finalists"
-        " | minutes in all on two cores | minutes of one training |",
-        "|---|---|---|---|---|---|---|",
+        "| search | trials | collapsed | core-hours of trials, as it ran | trainings of finalists"
+        " | minutes in all |",
+        "|---|---|---|---|---|---|",
     ]
     for name in SEARCHES:
         search = read("searches", name)
@@ -66,8 +72,7 @@ def searches() -> list[str]:
             continue
         lines.append(
             f"| {name} | {len(search['rewards'])} | {search['states'].get('collapsed', 0)}"
-            f" | {search['hours']:.2f} | {len(search['finalists'])} | {search_minutes(name):.0f}"
-            f" | {training_minutes(name):.1f} |"
+            f" | {search['hours']:.2f} | {len(search['finalists'])} | {search_minutes(name):.0f} |"
         )
     return lines
 
@@ -75,7 +80,7 @@ def searches() -> list[str]:
 def reruns() -> list[str]:
     """A line for each table, or for each of its detectors, which are compared with nothing but themselves."""
     lines = [
-        "| table | searches | minutes on two cores: these | trainings at the chosen rates | together"
+        "| table | searches | minutes: these | trainings at the chosen rates | together"
         " | together, searches of tables above kept | trainings that choose rates and weights |",
         "|---|---|---|---|---|---|---|",
     ]
@@ -105,7 +110,7 @@ def reruns() -> list[str]:
                 for seed in table["seeds"]
                 for search in behind(row["loss"].format(seed=seed))
             }
-            minutes = [(row.get("seconds", 0.0) + beside_steps(config)) / 60 / 2 for row in rows]
+            minutes = [training_minutes(config, row["settings"]) / 2 for row in rows]
             choosing = sum(
                 one * len(row["tried_on_evaluation"].keys() - {row["chosen"]})
                 for row, one in zip(rows, minutes, strict=True)
@@ -119,9 +124,16 @@ def reruns() -> list[str]:
     return lines
 
 
+def timed() -> list[str]:
+    lines = ["| | seconds |", "|---|---|"]
+    for kind in ("trial", "training"):
+        lines += [f"| {kind}, {what} | {s:.1f} |" for what, s in TIMED[kind].items()]
+    return lines
+
+
 def trainings() -> list[str]:
     lines = []
-    for name in DETECTORS:
+    for name in CONFIGS:
         table = read("tables", name)
         if table is None:
             continue
@@ -129,9 +141,7 @@ def trainings() -> list[str]:
         lines += [f"| {TITLES[name]} | s of steps |", "|---|---|"]
         lines += [f"| {row['label']} | {row['seconds']:.0f} |" for row in rows if "seconds" in row]
         beside = beside_steps(rows[0]["config"])
-        lines.append(
-            f"| beside them | {f'{beside:.0f}' if beside else 'not timed, counted as 0'} |"
-        )
+        lines.append(f"| beside them | {beside:.0f} |")
         lines.append("")
     return lines
 
@@ -142,12 +152,15 @@ def main() -> None:
     lines = [
         "# What it costs",
         "",
-        "`python experiments/cost.py`, from the searches and trainings of the other tables; x86_64, two"
-        " runs or trials at a time of one thread each. Times of trainings were taken while other work"
-        " ran beside them, so differences between losses of less than a fifth mean nothing; what a loss"
-        " costs is in the table of steps, which was measured alone.",
+        "`python experiments/cost.py`. The searches and trainings ran on several machines, some more than"
+        " twice as fast as others. So times are those of one of them,"
+        f" {TIMED['machine']}, two cores, by what a trial and a training take there, two at a time of one"
+        " thread each (`python experiments/timing.py`, nothing else running; of trials the wall time of"
+        " one, of trainings the time of a whole run, start and evaluations included):",
         "",
-        "Searches; the best trials are trained at length, as many minutes each as one training:",
+        *timed(),
+        "",
+        "Searches; the best trials are trained at length:",
         "",
         *searches(),
         "",
@@ -158,8 +171,9 @@ def main() -> None:
         "",
         *reruns(),
         "",
-        "Trainings: seconds of their steps, and what comes beside them (start, evaluation and test split,"
-        " calibration, report; median of the runs whose whole time was taken):",
+        "Trainings with each loss, as they ran: seconds of their steps, and what comes beside them (start,"
+        " evaluation and test split, calibration, report; median of the runs whose whole time was taken)."
+        " These are of several machines, so only large differences mean something:",
         "",
         *trainings(),
         "A step with pap against one with the detector's usual loss, forward, backward and update"

@@ -401,28 +401,32 @@ def tables() -> dict[str, list[Row]]:
     }
 
 
+def train_in(
+    run: Path, row: Row, choice: Choice, seed: int, extra: list[str]
+) -> subprocess.CompletedProcess[str]:
+    settings = list(row.settings)
+    if choice.box_weight:
+        settings.append(f"loss.box_weight={choice.box_weight}")
+    command = [sys.executable, "-m", "paploss", "train", f"configs/{row.config}.yaml"]
+    command += ["--loss", row.loss_of(seed), "--lr", str(choice.rate), "--seed", str(seed)]
+    command += [part for setting in settings for part in ("--set", setting)]
+    # The last model is what counts; looking at it on the way would only take time.
+    command += ["--set", "evaluate_every=1000", "--run", str(run), "--json", *extra]
+    # One thread a run, two runs at a time: cheaper than two threads on one run.
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
 def train(row: Row, choice: Choice, seed: int, extra: list[str]) -> dict[str, Any]:
     """The result of one run; trains it unless it is there."""
     weight = f"-box{choice.box_weight:g}" if choice.box_weight else ""
     run = ROOT / "runs" / row.config / f"{row.name(seed)}-lr{choice.rate:g}{weight}-seed{seed}"
     kept = ROOT / "results/runs" / row.config / f"{run.name}.json"
     if not kept.exists():
-        settings = list(row.settings)
-        if choice.box_weight:
-            settings.append(f"loss.box_weight={choice.box_weight}")
-        command = [sys.executable, "-m", "paploss", "train", f"configs/{row.config}.yaml"]
-        command += ["--loss", row.loss_of(seed), "--lr", str(choice.rate), "--seed", str(seed)]
-        command += [part for setting in settings for part in ("--set", setting)]
-        # The last model is what counts; looking at it on the way would only take time.
-        command += ["--set", "evaluate_every=1000", "--run", str(run), "--json", *extra]
-        # One thread a run, two runs at a time: cheaper than two threads on one run.
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
         continued = run.exists()
         with AT_ONCE:
             start = time.perf_counter()
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True
-            )
+            done = train_in(run, row, choice, seed, extra)
             wall = time.perf_counter() - start
         kept.parent.mkdir(parents=True, exist_ok=True)
         if done.returncode != 0:
