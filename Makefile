@@ -27,7 +27,7 @@ docs: $(READY)  # site/index.html; broken links and anchors are errors
 # Every table of results/tables; days of computing from nothing, but what is finished is not run again.
 # One alone: experiments/losses.py TABLE, which also runs the searches that it needs. BCCD is not shipped:
 # make results BCCD=PATH WEIGHTS=mobilenet_v2.pth
-ABLATIONS := substitutions functions-and-scale localization segments denominator heads proposals twelve-seeds safe \
+ABLATIONS := substitutions functions-and-scale localization segments denominator heads proposals twelve-seeds \
 	algorithms-at-length substitutions-again denominator-again
 results: $(READY)
 	$(BIN)/python experiments/losses.py retinanet faster-rcnn deformable-detr
@@ -35,7 +35,7 @@ results: $(READY)
 	$(BIN)/python experiments/losses.py $(ABLATIONS)
 	$(BIN)/python experiments/algorithms.py algorithms algorithms-again
 ifdef BCCD
-	$(BIN)/python experiments/losses.py bccd bccd-again transfer-again trap --data $(BCCD) --weights $(WEIGHTS)
+	$(BIN)/python experiments/losses.py bccd bccd-again transfer-again safe trap --data $(BCCD) --weights $(WEIGHTS)
 endif
 	$(BIN)/python experiments/proxy.py
 	$(BIN)/python experiments/presets.py
