@@ -76,8 +76,28 @@ def compare(table: str) -> None:
         cells.append("" if name == "ppo2" else difference(rows[:, -1], best["ppo2"][:, -1]))
         cells.append(f"{found[name][:, -8:].mean():.1f}")
         lines.append(f"| {ALGORITHM_LABELS[name]} | {len(rows)} | " + " | ".join(cells) + " |")
+    if table != "algorithms":
+        lines += ["", *together(rewards("algorithms"), found)]
     (ROOT / f"results/tables/{table}.md").write_text("\n".join(lines) + "\n")
     draw(best, ROOT / f"docs/figures/{table}.png")
+
+
+def together(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> list[str]:
+    """Best rewards of the searches of both tables, of the algorithms that are in both."""
+    best = {name: np.concatenate([rows, second[name]]).max(-1) for name, rows in first.items()}
+    lines = [
+        "With those of [algorithms.md](algorithms.md), best reward of 160 trials:",
+        "",
+        "| algorithm | repeats | best reward | less PPO2's |",
+        "|---|---|---|---|",
+    ]
+    for name, values in best.items():
+        less = "" if name == "ppo2" else difference(values, best["ppo2"])
+        lines.append(
+            f"| {ALGORITHM_LABELS[name]} | {len(values)} "
+            f"| {values.mean():.1f} ± {values.std(ddof=1):.1f} | {less} |"
+        )
+    return lines
 
 
 def draw(curves: dict[str, np.ndarray], file: Path) -> None:
