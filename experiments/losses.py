@@ -595,10 +595,14 @@ def told_choices(name: str, rows: list[dict[str, Any]]) -> list[str]:
     taken = [row for row in rows if not row["tried_on_evaluation"]]
     lines = []
     if taken:
+        # The table that they were chosen for, and whose are not of it.
         again = name.endswith("-again")
-        first = name.removesuffix("-again") if again else "faster-rcnn"
+        own = {"transfer-again": "bccd"}
+        first = own.get(name, name.removesuffix("-again")) if again else "faster-rcnn"
         whose = (
-            ", but for those of a detector's first row, which are its search's," if again else ""
+            ", but for those of a detector's first row, which are its search's,"
+            if again and rows[0] in taken
+            else ""
         )
         lines += [
             f"Rates and box weights{whose} as they were chosen for [{first}.md]({first}.md):",
