@@ -8,6 +8,7 @@ from paploss import LossParameters
 from paploss.criteria.alrp import ALRPCriterion
 from paploss.criteria.pap import ParameterizedAPCriterion
 from paploss.detectors import detector_config
+from paploss.presets import load_preset
 from paploss.search.config import SearchConfig, load_search_config
 from paploss.training.config import LossConfig, TrainConfig, load_config
 from paploss.training.loop import make_criteria
@@ -118,3 +119,19 @@ def test_a_head_may_have_a_loss_of_its_own() -> None:
         ValueError, match=r"loss.heads.rpn.name: expected one of pap, .*, found 'foo'"
     ):
         load_config(None, {"detector.name": "faster-rcnn", "loss.heads.rpn.name": "foo"})
+
+
+def test_a_preset_or_a_file_alone_is_a_loss(tmp_path: Path) -> None:
+    """As ``paploss train --loss`` takes it; further settings of the loss stay."""
+    preset = "retinanet-r50-fpn-coco-tied"
+    own = tmp_path / "own.loss.json"
+    load_preset(preset).save(own)
+    for name in (preset, str(own)):
+        file = tmp_path / "config.yaml"
+        file.write_text(f"loss: {name}\n")
+        assert load_config(file).loss == LossConfig(name="pap", parameters=name)
+        weighted = load_config(file, {"loss.box_weight": 2}).loss
+        assert weighted == LossConfig(name="pap", parameters=name, box_weight=2)
+        make_criteria(weighted, detector_config())
+    with pytest.raises(ValueError, match=r"loss.name: expected one of pap, .*, found 'foo'"):
+        load_config(None, {"loss": "foo"})

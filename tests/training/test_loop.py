@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -97,16 +98,19 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     moments = random.Random(0)
     checkpoint = run / "checkpoints/last.pt"
+    killed = 0
     for _ in range(4):
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         # At least one checkpoint further each time, then at any moment.
         while not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before:
-            assert process.poll() is None, "ended before it could be killed"
+            if process.poll() is not None:  # where this test waits for a core, it may be through
+                break
             time.sleep(0.01)
         time.sleep(moments.uniform(0, 0.6))
         process.kill()
-        process.wait()
+        killed += process.wait() == -signal.SIGKILL
+    assert killed
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     undisturbed, result = finished
     assert figures(json.loads((run / "evaluation.json").read_text())) == figures(result)

@@ -48,7 +48,7 @@ class DataConfig(Section):
 
 
 class LossConfig(Section):
-    """A loss by name; ``pap`` takes its parameters from a preset or a file."""
+    """A loss by name; ``pap`` takes its parameters from a preset or a file, which may be named alone."""
 
     name: str = "pap"
     parameters: str | None = None
@@ -59,8 +59,14 @@ class LossConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _name_alone(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
+    def _by_name(cls, value: Any) -> Any:
+        """A name alone will do, and that of a preset or a file stands for pap with its parameters."""
+        content = {"name": value} if isinstance(value, str) else value
+        if isinstance(content, dict) and "parameters" not in content:
+            name = content.get("name")
+            if isinstance(name, str) and _has_parameters(name):
+                return content | {"name": "pap", "parameters": name}
+        return content
 
     @field_validator("name")
     @classmethod
@@ -68,7 +74,7 @@ class LossConfig(Section):
         from paploss.criteria import CRITERIA  # slow to import, and not needed for the default
 
         if name not in CRITERIA:
-            raise ValueError(f"expected one of {', '.join(CRITERIA)}")
+            raise ValueError(f"expected one of {', '.join(CRITERIA)}, or a preset or file for pap")
         return name
 
 
@@ -113,14 +119,20 @@ def loss_by_name(loss: str) -> LossConfig:
     from paploss.criteria import CRITERIA
     from paploss.presets import list_presets
 
-    if loss in CRITERIA:
-        return LossConfig(name=loss)
-    if loss not in list_presets() and not Path(loss).is_file():
+    if loss not in CRITERIA and not _has_parameters(loss):
         raise ValueError(
             f"loss {loss!r} is no loss ({', '.join(CRITERIA)}), no preset "
             f"({', '.join(list_presets())}) and no file"
         )
-    return LossConfig(name="pap", parameters=loss)
+    return LossConfig(name=loss)
+
+
+def _has_parameters(name: str) -> bool:
+    """Whether it names a shape of pap, by preset or file, and no criterion."""
+    from paploss.criteria import CRITERIA
+    from paploss.presets import list_presets
+
+    return name not in CRITERIA and (name in list_presets() or Path(name).is_file())
 
 
 def read_yaml(path: str | os.PathLike[str] | None) -> dict[str, Any]:
