@@ -404,6 +404,7 @@ def tables() -> dict[str, list[Row]]:
 def train_in(
     run: Path, row: Row, choice: Choice, seed: int, extra: list[str]
 ) -> subprocess.CompletedProcess[str]:
+    """Train a row in a run directory, or go on there; a failure is the caller's to judge."""
     settings = list(row.settings)
     if choice.box_weight:
         settings.append(f"loss.box_weight={choice.box_weight}")
